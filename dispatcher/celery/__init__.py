@@ -24,11 +24,12 @@ from celery.worker.request import Request
 from django.db import close_old_connections
 
 from dispatcher import api, engine
-from dispatcher.celery import fed, feed_runs, heartbeat, retries, revoke
+from dispatcher.celery import heartbeat, retries, revoke
 from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped
 from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, ticket_in, uuid_of
+from dispatcher.worker import call as worker_call
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +47,7 @@ class DispatchedRequest(Request):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Give the claim its id, and name the worker, for the process that will run the task."""
         super().__init__(*args, **kwargs)
-        self.fed: feed_runs.Run | None = feed_runs.of_message(args[0] if args else kwargs.get("message"))
-        if self.fed is not None:
-            # Celery's class of the request overrides the method.
-            self.__dict__["on_success"] = self._on_fed_success
-            self.request_dict[_CLAIM] = str(self.fed.start.call.ticket)
-        elif self.ticket is not None:
+        if self.ticket is not None:
             worker = heartbeat.worker_id()
             self.request_dict[_CLAIM] = str(uuid4())
             self.request_dict[_WORKER] = worker and str(worker)
@@ -69,16 +65,7 @@ class DispatchedRequest(Request):
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Hold the call from now on: the pool runs its task."""
         heartbeat.note_running(self)
-        if self.fed is not None:
-            self.fed.accepted()
         super().on_accepted(pid, time_accepted)
-
-    def _on_fed_success(self, result: Any, **kwargs: Any) -> None:
-        """Report how a run of the feed ended, which its process has sent with the result."""
-        assert self.fed is not None  # noqa: S101 -- set where this is
-        # First: the feed starts the next call while Celery reports this one.
-        self.fed.report(fed.end_in(result[1]))
-        type(self).on_success(self, result, **kwargs)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 -- Celery's signature
         """End the attempt when the hard time limit has killed its process."""
@@ -97,8 +84,6 @@ class DispatchedRequest(Request):
         finally:
             if is_lost:
                 self._lose(error)
-            elif self.fed is not None:
-                self.fed.report(fed.end_in(exc_info) or self.fed.failed(error))
 
     def _retry_worker_lost(self, exc: BaseException, exc_info: ExceptionInfo) -> bool:
         """Leave the retry of a lost process (`retry_on_worker_lost`) to the queue, which counts it."""
@@ -116,12 +101,7 @@ class DispatchedRequest(Request):
             if isinstance(error, Terminated):
                 revoke.cancel_if_revoked(call_id)
 
-        if self.fed is not None:
-            self.fed.report(fed.Lost(record=lose))
-        else:
-            heartbeat.in_background(
-                f"end the attempt of call {self.id}, which keeps its slots until its lease ends", lose
-            )
+        heartbeat.in_background(f"end the attempt of call {self.id}, which keeps its slots until its lease ends", lose)
 
 
 class DispatchedTask(DjangoTask):
@@ -221,8 +201,8 @@ def attempt_of(task: Task, run: Callable[[], Any]) -> Any:
     ticket = ticket_of(task.request)
     assert ticket is not None  # noqa: S101 -- its callers look
 
-    if task.request.get(fed.FED) is not None:
-        return _result_of(fed.attempt_of(task, partial(_run, task, run)))
+    if task.request.get(worker_call.RUN) is not None:
+        return _result_of(worker_call.attempt_of(task, partial(_run, task, run)))
     # A process that was not forked does not know its worker by itself.
     worker = uuid_of(task.request.get(_WORKER)) or heartbeat.worker_id()
     claim_id = uuid_of(task.request.get(_CLAIM))
@@ -279,8 +259,6 @@ def cancel_revoked(request: Context, **_: Any) -> None:
     if ticket_of(request) is None:
         return
     call_id = UUID(request.id)
-    if (run := feed_runs.find(call_id)) is not None:
-        run.revoke()
 
     def cancel() -> None:
         api.cancel([call_id])

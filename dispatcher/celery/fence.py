@@ -14,11 +14,11 @@ from celery.utils.imports import symbol_by_name
 from celery.worker import WorkController
 from celery.worker.request import Request
 
-from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, fed, revoke, ticket_of
-from dispatcher.celery.feed_step import FeedStep
+from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, revoke, ticket_of
 from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.celery.unknown import UnknownTasks
+from dispatcher.worker.steps import LoopMemory, Loops
 
 
 class Claiming(Task):
@@ -115,8 +115,8 @@ class Fence(bootsteps.StartStopStep):
 @signals.worker_init.connect
 def join_worker(sender: WorkController, **_: Any) -> None:
     """Give a worker that starts the dispatcher's part of it, whatever the base class of its tasks."""
-    sender.app.steps["worker"].update((Fence, KeptConnections, Presence, PeriodicTasks))
-    sender.app.steps["consumer"].update((UnknownTasks, FeedStep))
+    sender.app.steps["worker"].update((Fence, KeptConnections, Presence, LoopMemory, PeriodicTasks))
+    sender.app.steps["consumer"].update((UnknownTasks, Loops))
     revoke.listen()
 
 
@@ -127,4 +127,3 @@ def fence_process(sender: str | None, **_: Any) -> None:
     for name, task in app.tasks.items():
         if fence(task):
             task.__trace__ = trace.build_tracer(name, task, app.loader, sender, app=app)
-    fed.carry_ends(app)

@@ -122,23 +122,23 @@ class Attempt:
         return ended.ending if self._recorded[0] else None
 
 
-_fed: set[UUID] = set()
-"""The claims of a feed whose tasks this very process runs."""
+_direct: set[UUID] = set()
+"""The claims of loops whose tasks this very process runs."""
 
 
 @contextmanager
 def run_here(claim_id: UUID) -> Iterator[None]:
-    """Know that this process runs the task of a claim that a feed has made."""
-    _fed.add(claim_id)
+    """Know that this process runs the task of a claim that a loop has made."""
+    _direct.add(claim_id)
     try:
         yield
     finally:
-        _fed.discard(claim_id)
+        _direct.discard(claim_id)
 
 
 def running() -> frozenset[UUID]:
     """Return the claims whose attempts this process is running; those in processes of a pool are not among them."""
-    return frozenset(each.claim_id for each in _attempts.copy() if not each.is_recorded) | _fed
+    return frozenset(each.claim_id for each in _attempts.copy() if not each.is_recorded) | _direct
 
 
 def claim_in_time(

@@ -197,6 +197,11 @@ def _claim_once(
     )
 
 
+def slack() -> timedelta:
+    """Return how much later than asked this process begins, at the most: a taker's `delay`."""
+    return _Pace.slack
+
+
 def observe(database_time: datetime, asked_at: float) -> None:
     """Learn the database's clock from an answer to a question of this monotonic time."""
     _DatabaseClock.observe(database_time, asked_at)

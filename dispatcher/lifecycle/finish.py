@@ -1,7 +1,7 @@
 """Finish: how attempts ended, as `take` records it; and calls that wait again without an end of their own."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -56,13 +56,17 @@ def params_of(ends: Sequence[Ended]) -> dict[str, Any]:
     }
 
 
-def report_many(ends: Sequence[Ended], recorded: Collection[UUID]) -> None:
-    """Send `call_finished` for each of these ends that was recorded, after the commit."""
+def report_many(
+    ends: Sequence[Ended],
+    recorded: Collection[UUID],
+    report: Callable[[Callable[[], object]], object] = sql.after_commit,
+) -> None:
+    """Report each of these ends that was recorded to the receivers of `call_finished`; report: calls them."""
     if call_finished.has_listeners(CallQueue):
         for each in ends:
             if each.call_id in recorded:
                 facts = {"call_id": each.call_id, "state": each.ending.state, "error": each.ending.error}
-                sql.after_commit(partial(call_finished.send_robust, sender=CallQueue, **facts))
+                report(partial(call_finished.send_robust, sender=CallQueue, **facts))
 
 
 def is_recorded(ended: Ended) -> bool:

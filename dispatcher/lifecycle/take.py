@@ -35,6 +35,8 @@ class Taker:
     """Who takes calls: a worker, the queues that it serves, and the tasks that it knows."""
 
     worker: UUID | None = None
+    process: UUID | None = None
+    """The process that takes for it, and may be marked as idle."""
     queues: Sequence[str] = ()
     tasks: Sequence[str] | None = None
     """None: any."""
@@ -137,13 +139,16 @@ def take(
     publish: int = 0,
     keys: Collection[int] = (),
     is_marked: bool = False,
+    may_rest: bool = False,
     begin: Callable[[Taken], object] = lambda taken: taken,
+    report: Callable[[Callable[[], object]], object] = sql.after_commit,
 ) -> Taken:
     """Record how attempts ended, and start up to `room` calls of the taker's queues.
 
     publish: how many calls of queues that the broker delivers may be dispatched too, where it is their turn.
-    keys: keys to be looked at. is_marked: whether the worker may be marked as idle. begin: is given what was taken
-    before workers are notified that may go on, and the ends and drops are reported to handlers, which may be slow.
+    keys: keys to be looked at. is_marked: whether the process may be marked as idle. may_rest: mark it, if nothing
+    starts. begin: is given what was taken before processes are notified that may go on. report: is given what calls
+    the receivers of ends and drops, which may be slow.
     """
     shares = taker.turns.shares()
     turns = [shares[queue] for queue in taker.queues] if shares else None
@@ -154,7 +159,9 @@ def take(
         "room": room if taker.queues else 0,
         "becomes": taker.becomes.value,
         "publish": publish,
+        "process": taker.process,
         "is_marked": is_marked,
+        "may_rest": may_rest,
         "is_pulled": taker.is_pulled,
         "keys": list(keys),
         # The function adds a stride for the next start, too.
@@ -181,8 +188,8 @@ def take(
     begin(taken)
     if last.wake:
         sql.after_commit(partial(notify, last.wake))
-    finish.report_many(ends, taken.ended)
-    _report_drops(rows)
+    finish.report_many(ends, taken.ended, report)
+    _report_drops(rows, report)
     return taken
 
 
@@ -247,10 +254,10 @@ def _admitted(row: Row) -> Admitted:
     )
 
 
-def _report_drops(rows: Sequence[Row]) -> None:
-    """Send `call_dropped` for each call that was dropped at a limit, after the commit."""
+def _report_drops(rows: Sequence[Row], report: Callable[[Callable[[], object]], object]) -> None:
+    """Report each call that was dropped at a limit to the receivers of `call_dropped`."""
     if call_dropped.has_listeners(CallQueue):
         for row in rows:
             if row.fate == "dropped":
                 facts = {"call_id": row.id, "key": row.key}
-                sql.after_commit(partial(call_dropped.send_robust, sender=CallQueue, **facts))
+                report(partial(call_dropped.send_robust, sender=CallQueue, **facts))

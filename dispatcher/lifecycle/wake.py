@@ -26,22 +26,24 @@ class _Direct:
     weight: int
 
 
-def channel(worker: UUID) -> str:
-    """Return the name of the channel on which a worker is notified."""
-    return f"dispatcher_{worker.hex}"
+def channel(process: UUID) -> str:
+    """Return the name of the channel on which a process is notified."""
+    return f"dispatcher_{process.hex}"
 
 
-def mark(worker: UUID, queues: Sequence[str], *, is_idle: bool) -> None:
-    """Note that this worker serves these queues, and whether it has free processes for them, and waits.
-
-    Who sent a call before the mark was committed has not woken the worker: it looks once more.
-    """
-    sql.change("mark_feed", {"worker": worker, "queues": list(queues), "is_idle": is_idle})
+def serve(process: UUID, worker: UUID, queues: Sequence[str]) -> None:
+    """Note that this process of a worker takes calls of these queues; a trip marks it as idle."""
+    sql.change("mark_feed", {"process": process, "worker": worker, "queues": list(queues)})
 
 
-def delete(worker: UUID) -> None:
-    """Forget the feed of this worker, and those of workers that have stopped or are lost."""
-    sql.change("delete_feed", {"worker": worker})
+def unmark(process: UUID) -> None:
+    """Note that this process is not idle any more."""
+    sql.change("unmark_feed", {"process": process})
+
+
+def delete(processes: Collection[UUID]) -> None:
+    """Delete the marks of these processes, and those of workers that have stopped or are lost."""
+    sql.change("delete_feed", {"processes": list(processes)})
 
 
 def ask(*, calls: Collection[UUID] = (), queues: Collection[str] = ()) -> sql.Asked[Woken]:

@@ -155,7 +155,8 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Feed",
             fields=[
-                ("worker_id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
+                ("worker_id", models.UUIDField(null=True)),
                 (
                     "queues",
                     django.contrib.postgres.fields.ArrayField(
@@ -167,7 +168,7 @@ class Migration(migrations.Migration):
                 (
                     "idle_at",
                     models.DateTimeField(
-                        help_text="Since when it has free processes and waits; null: a call need not wake it.",
+                        help_text="Since when it waits for calls; null: a call need not wake it.",
                         null=True,
                     ),
                 ),
@@ -1024,5 +1025,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("f7ba3304"),
+        InstallFunctions("8f4812c5"),
     ]

@@ -29,16 +29,17 @@ class Worker(models.Model):
 
 
 class Feed(models.Model):
-    """The feed of a Celery worker, which takes calls of direct queues from PostgreSQL."""
+    """A process of a Celery worker that takes calls of direct queues from PostgreSQL, or a fetch that waits over HTTP."""
 
-    worker_id = models.UUIDField(primary_key=True, editable=False)
+    id = models.UUIDField(primary_key=True, editable=False)
+    worker_id = models.UUIDField(null=True)
     queues = ArrayField(models.CharField(max_length=255), help_text="The queues whose calls it takes directly.")
     idle_at = models.DateTimeField(
-        null=True, help_text="Since when it has free processes and waits; null: a call need not wake it."
+        null=True, help_text="Since when it waits for calls; null: a call need not wake it."
     )
 
     def __str__(self) -> str:
-        return f"{self.worker_id}"
+        return f"{self.id}"
 
 
 class LeaseCheck(models.Model):

@@ -74,6 +74,35 @@ def connection() -> BaseDatabaseWrapper:
     return connections[conf().database]
 
 
+def new_connection() -> BaseDatabaseWrapper:
+    """Return another connection to the dispatcher's database, for `using`; it is not open yet.
+
+    It belongs to no thread and to no pool, and nothing closes it but its owner.
+    """
+    wrapper = connections.create_connection(conf().database)
+    own = {name: value for name, value in wrapper.settings_dict["OPTIONS"].items() if name != "pool"}
+    wrapper.settings_dict = {
+        **wrapper.settings_dict,
+        "OPTIONS": own,
+        "CONN_MAX_AGE": None,
+        "CONN_HEALTH_CHECKS": False,
+    }
+    wrapper.inc_thread_sharing()
+    return wrapper
+
+
+@contextmanager
+def using(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
+    """Let `connection` be this one inside: what a task has done to its thread's connection is not seen."""
+    alias = conf().database
+    before = connections[alias]
+    connections[alias] = wrapper
+    try:
+        yield
+    finally:
+        connections[alias] = before
+
+
 def in_transaction() -> bool:
     """Return whether what is written now commits with the caller: in an open block, or with autocommit off."""
     wrapper = connection()

@@ -215,7 +215,7 @@ BEGIN
           ELSE
             IF v_is_own THEN
               v_keys[v_by].own := 0;
-              v_wake := v_wake || @wake(v_call.queue, v_by_id, p_worker, p_tuning.silence, v_now);
+              v_wake := v_wake || @wake(v_call.queue, v_by_id, NULL, p_tuning.silence, v_now);
             END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL;
@@ -237,7 +237,7 @@ BEGIN
         v_done := v_done || v_call.lane;
         v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
         IF v_opens IS NULL THEN
-          v_worker := @wake(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
+          v_worker := @wake(v_call.queue, v_call.place, NULL, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;

@@ -6,12 +6,13 @@
 -- Returns a row for each call that starts or is dispatched, one for each that ends or is put off (`fate`), and a last
 -- one without a call: workers to notify after the commit (`wake`), when to come again (`again_at`), queues that the
 -- broker delivers and that have lanes ready (`publish`), the ends that were recorded, and those that must be brought
--- again. p_tasks: those that the worker knows; NULL: any. p_is_marked: the worker's row may have a mark or keys.
+-- again. p_tasks: those that the worker knows; NULL: any. p_process: who takes for the worker; if it may be marked as
+-- idle (p_is_marked), and starts something, it is no more; if nothing starts, and it may rest (p_may_rest), it is.
 -- p_pulled: calls are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by
 -- its weight, and by how much a start moves that; NULL: all take turns. p_is_strict: p_queues are served in their
 -- order.
 CREATE FUNCTION @take(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
-    p_is_marked bool, p_is_pulled bool, p_keys bigint[],
+    p_process uuid, p_is_marked bool, p_may_rest bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
     p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning @tuning, p_now timestamptz)
@@ -47,13 +48,6 @@ BEGIN
     locked := v_ends.locked;
     freed := v_ends.freed;
     v_open := v_open || freed;
-  END IF;
-  IF p_is_marked THEN
-    UPDATE dispatcher_feed AS feed
-       SET idle_at = NULL
-     WHERE feed.worker_id = (SELECT mine.worker_id FROM dispatcher_feed AS mine
-                              WHERE mine.worker_id = p_worker AND mine.idle_at IS NOT NULL
-                                FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
     v_noted := @read_notes(v_now);
@@ -178,9 +172,9 @@ BEGIN
   -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.
   SELECT array_remove(v_chosen.wake || array_agg(
            CASE WHEN queue.delivery <> 'broker'
-                     AND (SELECT feed.worker_id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
+                     AND (SELECT feed.id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
                          IS NOT NULL
-                THEN @wake(queue.name, NULL, p_worker, p_tuning.silence, v_now) END), NULL),
+                THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
          COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
          COALESCE(bool_or(queue.name = ANY (p_queues)), false)
     INTO wake, publish, v_is_ready
@@ -194,6 +188,23 @@ BEGIN
   IF v_is_ready AND v_chosen.room_left > 0 THEN
     again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
                      THEN LEAST(again_at, v_now + interval '20 milliseconds') ELSE v_now END;
+  END IF;
+  -- Who has locked the mark is taking it: come again.
+  IF v_chosen.starts = '{}' AND p_may_rest AND NOT p_is_marked AND COALESCE(again_at > v_now, true) THEN
+    UPDATE dispatcher_feed AS feed
+       SET idle_at = v_now, queues = p_queues
+     WHERE feed.id = (SELECT mine.id FROM dispatcher_feed AS mine
+                       WHERE mine.id = p_process FOR NO KEY UPDATE SKIP LOCKED);
+    IF NOT FOUND THEN
+      INSERT INTO dispatcher_feed (id, worker_id, queues, idle_at) VALUES (p_process, p_worker, p_queues, v_now)
+          ON CONFLICT (id) DO NOTHING;
+      again_at := v_now + interval '2 milliseconds';
+    END IF;
+  ELSIF p_is_marked AND (v_chosen.starts <> '{}' OR NOT p_may_rest) THEN
+    UPDATE dispatcher_feed AS feed
+       SET idle_at = NULL
+     WHERE feed.id = (SELECT mine.id FROM dispatcher_feed AS mine
+                       WHERE mine.id = p_process AND mine.idle_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   at := v_now;
   RETURN NEXT;

@@ -3,7 +3,7 @@ SELECT id, ticket, state, task, args, kwargs, call_data, headers, options, queue
        is_counted, start_at, fate, key, wake, again_at, publish, ended, locked, freed, at
   FROM {{@take}}(
        %(worker)s::uuid, %(queues)s::text[], %(tasks)s::text[], %(room)s::int, %(becomes)s::text, %(publish)s::int,
-       %(is_marked)s::bool, %(is_pulled)s::bool, %(keys)s::bigint[],
+       %(process)s::uuid, %(is_marked)s::bool, %(may_rest)s::bool, %(is_pulled)s::bool, %(keys)s::bigint[],
        %(calls)s::uuid[], %(tickets)s::uuid[], %(claims)s::uuid[], %(states)s::text[], %(reasons)s::text[],
        %(crashes)s::smallint[], %(results)s::jsonb[], %(errors)s::jsonb[], %(waits)s::interval[],
        %(due)s::bigint[], %(strides)s::bigint[], %(is_strict)s::bool, {{tuning}}, NULL)

@@ -1,18 +1,18 @@
-"""The ends of a feed's calls: those that a trip records together, and those that need a transaction of their own."""
+"""The ends of a process's calls: those that a trip records together, and those that need a transaction of their own."""
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from time import monotonic
 from typing import Final, TypeAlias
 from uuid import UUID
 
 from dispatcher import sql
-from dispatcher.celery import fed
-from dispatcher.celery.feed_runs import Run
 from dispatcher.ending import Ending
-from dispatcher.engine import feed as engine_feed
+from dispatcher.engine import direct
 from dispatcher.lifecycle.finish import Ended
+from dispatcher.worker import call
+from dispatcher.worker.call import Run
 
 logger = logging.getLogger(__name__)
 
@@ -26,9 +26,8 @@ _LONGEST_RETRY_S: Final = 1.0
 class Ends:
     """The runs that have ended and are not recorded yet."""
 
-    def __init__(self, *, forget: Callable[[Run], None]) -> None:
-        """Have none yet. forget: called with each run that is recorded."""
-        self._forget = forget
+    def __init__(self) -> None:
+        """Have none yet."""
         self._ended: deque[Run] = deque()
         self._locked: dict[Run, tuple[float, float]] = {}
         """Those whose call another transaction had locked: when they are brought again (monotonic), and the pause."""
@@ -38,19 +37,14 @@ class Ends:
         return len(self._ended)
 
     @property
-    def locked(self) -> int:
-        """How many are brought again, since another transaction had locked their calls."""
-        return len(self._locked)
+    def unrecorded(self) -> list[Ended]:
+        """Those that a trip can record, and none has."""
+        return [_ended(run) for run in [*self._ended, *self._locked] if isinstance(run.end, Ending)]
 
     @property
     def next_at(self) -> float | None:
         """When the next of these is brought again, as a monotonic time."""
         return min((at for at, _ in self._locked.values()), default=None)
-
-    @property
-    def first_at(self) -> float:
-        """When the first of them ended, as a monotonic time."""
-        return self._ended[0].ended_at or 0.0
 
     def add(self, run: Run) -> None:
         """Note that a run has ended, in any thread."""
@@ -83,7 +77,6 @@ class Ends:
                 self._bring_again(run)
             else:
                 self._locked.pop(run, None)
-                self._forget(run)
 
     def record_apart(self, ends: Taken) -> None:
         """Record ends one by one, of which the database refused one."""
@@ -91,7 +84,7 @@ class Ends:
             run, ended = ends[0]
             is_locked = False
             try:
-                is_locked = engine_feed.record_apart(run.start, ended)
+                is_locked = direct.record_apart(run.start, ended)
             except sql.DATABASE_ERRORS as fault:
                 if not sql.is_refused(fault):
                     self.take_again(ends)
@@ -117,11 +110,9 @@ class Ends:
                 if not sql.is_refused(fault):
                     self._ended.appendleft(run)
                     raise
-                # What the task gave can't be stored; tried again, it would keep this feed from all others.
+                # What the task gave can't be stored; tried again, it would keep this process from all others.
                 run.end = run.failed(fault)
                 self.record_apart([(run, _ended(run))])
-            else:
-                self._forget(run)
 
 
 def _ended(run: Run) -> Ended:
@@ -132,11 +123,9 @@ def _ended(run: Run) -> Ended:
 def _settle(run: Run) -> None:
     """Record an end that needs a transaction of its own."""
     match run.end:
-        case fed.Missed():
-            engine_feed.give_back([run.handle])
-        case fed.PutOff(wait=wait, key=key):
-            engine_feed.put_off(run.start, wait, key)
-        case fed.Changed(ending=ending, changes=changes):
-            engine_feed.change(run.start, ending, changes)
-        case fed.Lost(record=record):
-            record()
+        case call.Missed():
+            direct.give_back([run.handle])
+        case call.PutOff(wait=wait, key=key):
+            direct.put_off(run.start, wait, key)
+        case call.Changed(ending=ending, changes=changes):
+            direct.change(run.start, ending, changes)

@@ -1,4 +1,4 @@
-"""What a feed does with the calls of its worker: take them, end them, put them off, give them back."""
+"""What a process does with the calls of direct queues: take them, end them, put them off, give them back."""
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
@@ -10,7 +10,7 @@ from dispatcher import ending, sql
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt, dispenser
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import claim, finish, heartbeat, run, take
+from dispatcher.lifecycle import claim, finish, heartbeat, run, take, wake
 from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.request import Changes
@@ -24,24 +24,41 @@ def step(
     ends: Sequence[Ended] = (),
     *,
     room: int,
+    publish: int = dispenser.PUBLISH,
     is_marked: bool = False,
-    begin: Callable[[Start], object] = lambda start: start,
+    may_rest: bool = False,
+    begin: Callable[[Taken], object] = lambda taken: taken,
+    report: Callable[[Callable[[], object]], object] = sql.after_commit,
 ) -> Taken:
     """Record how attempts ended, and start up to `room` calls, in one trip; then publish what it has dispatched.
 
-    is_marked: whether the worker was woken. begin: gives a call that has started to its process, before what the trip
-    opens for others is served.
+    See `take.take`. publish: how many calls of broker queues are dispatched, where it is their turn.
     """
     asked_at = monotonic()
 
-    def begin_all(taken: Taken) -> None:
+    def observe(taken: Taken) -> None:
         claim.observe(taken.at, asked_at)
-        for start in taken.starts:
-            begin(start)
+        begin(taken)
 
-    taken = take.take(taker, ends, room=room, publish=dispenser.PUBLISH, is_marked=is_marked, begin=begin_all)
-    dispenser.serve(taken)
+    taken = take.take(
+        taker,
+        ends,
+        room=room,
+        publish=publish,
+        is_marked=is_marked,
+        may_rest=may_rest,
+        begin=observe,
+        report=report,
+    )
+    if publish:
+        dispenser.serve(taken)
     return taken
+
+
+def wake_another(queues: Collection[str]) -> None:
+    """Wake an idle process of each of these queues."""
+    with sql.together():
+        wake.ask(queues=queues)
 
 
 def record_apart(start: Start, ended: Ended) -> bool:
@@ -80,15 +97,6 @@ def give_back(starts: Collection[Handle]) -> None:
         dispenser.dispense_briefly()
 
 
-def give_back_unknown(worker: UUID, known: Collection[UUID], calls: Collection[UUID] = ()) -> int:
-    """Let calls wait again that were started for a worker by a trip whose answer was lost; return how many.
-
-    known: the tickets of those that it has. calls: those whose messages it has from the broker.
-    """
-    lost = [
-        (each.call_id, each.ticket)
-        for each in heartbeat.held(worker)
-        if each.claim is not None and each.claim not in known and each.call_id not in calls
-    ]
-    give_back(lost)
-    return len(lost)
+def started(worker: UUID) -> list[Handle]:
+    """Return the calls that trips have started for a worker and whose ends are not recorded."""
+    return [(each.call_id, each.ticket) for each in heartbeat.held(worker) if each.claim == each.ticket]

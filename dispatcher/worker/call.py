@@ -1,0 +1,184 @@
+"""One call in a loop's process: the request that Celery's tracer is given, and how the attempt ended."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf
+from time import monotonic
+from typing import Any, Final
+
+from billiard.exceptions import SoftTimeLimitExceeded
+from celery import Celery, Task
+from celery.app.trace import LOG_RECEIVED
+from celery.exceptions import Ignore
+
+from dispatcher import ending
+from dispatcher.ending import Ending
+from dispatcher.engine import attempt
+from dispatcher.lifecycle import claim, run
+from dispatcher.lifecycle.claim import Claimed
+from dispatcher.lifecycle.run import Outcome
+from dispatcher.lifecycle.take import Start
+from dispatcher.messages.message import parts
+from dispatcher.request import Changes
+from dispatcher.states import TERMINAL
+from dispatcher.worker.shared import Running
+
+logger = logging.getLogger("celery.worker.strategy")
+"""That of Celery for the messages that a worker receives."""
+
+RUN: Final = "dispatcher_run"
+"""The name under which a task's request has its run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missed:
+    """The process could not begin in time: the call waits for another start, and no attempt is spent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutOff:
+    """The attempt spends nothing but time: the provider stops the call's keys, or the named one, for this long."""
+
+    wait: timedelta
+    key: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """The attempt failed, and the next one is made with these changes."""
+
+    ending: Ending
+    changes: Changes
+
+
+End = Ending | Missed | PutOff | Changed
+
+
+@dataclass(eq=False, kw_only=True)
+class Run:
+    """A call that a loop has taken: from its start to the record of its end."""
+
+    start: Start
+    slack: timedelta
+    """How much later than its start it may begin: what its limits allow for was moved as far."""
+    end: End | None = None
+
+    def failed(self, error: BaseException) -> Ending:
+        """Return the end of an attempt that failed outside of the task."""
+        return ending.failed(error, attempt=self.start.attempt, policy=self.start.retry)
+
+    @property
+    def claimed(self) -> Claimed:
+        """Its start, as a claim gives it: its ticket is its claim, too."""
+        start = self.start
+        return Claimed(
+            claim_id=start.call.ticket,
+            attempt=start.attempt,
+            start_at=start.start_at,
+            retry=start.retry,
+            is_paced=start.is_paced,
+            is_counted=start.is_counted,
+            slack=self.slack,
+        )
+
+
+def limits_of(app: Celery, run_: Run, *, soft: float | None, hard: float | None) -> Running:
+    """Return what the main process must know of a call that runs from its start on: its time limits, above all.
+
+    soft, hard: those of the worker, for tasks without limits of their own; in seconds.
+    """
+    call = run_.start.call
+    task, options = app.tasks[call.task], call.options or {}
+    began = max(monotonic(), claim.monotonic_of(run_.start.start_at))
+    soft = options.get("soft_time_limit") or task.soft_time_limit or soft
+    hard = options.get("time_limit") or task.time_limit or hard
+    return Running(
+        call=call.id,
+        ticket=call.ticket,
+        task=call.task,
+        attempt=run_.start.attempt,
+        began=began,
+        soft=began + soft if soft else inf,
+        hard=began + hard if hard else inf,
+    )
+
+
+def execute(app: Celery, run_: Run, hostname: str) -> End:
+    """Run a call's task by Celery's tracer; return how the attempt ended."""
+    call = run_.start.call
+    task = app.tasks[call.task]
+    try:
+        headers, properties, (args, kwargs, callbacks) = parts(app, call)
+    except Exception as error:  # noqa: BLE001 -- arguments or options that can't be read end the attempt
+        return run_.failed(error)
+    request = {
+        **headers,
+        **(callbacks or {}),
+        "args": args,
+        "kwargs": kwargs,
+        "hostname": hostname,
+        "is_eager": False,
+        "properties": properties,
+        "reply_to": properties.get("reply_to"),
+        "correlation_id": properties.get("correlation_id"),
+        "delivery_info": {
+            "exchange": "",
+            "routing_key": call.queue,
+            "priority": properties.get("priority"),
+            "redelivered": False,
+        },
+        RUN: run_,
+    }
+    logger.info(LOG_RECEIVED, {"name": call.task, "id": str(call.id)})
+    task.__trace__(str(call.id), args, kwargs, request)
+    return run_.end or run_.failed(RuntimeError("the task's tracer came to no end of the attempt"))
+
+
+def attempt_of(task: Task, work: Callable[[], Any]) -> Outcome:
+    """Run the call of a loop once; return how its attempt ended, for Celery. Raises Ignore if it did not begin."""
+    run_: Run = task.request.get(RUN)
+    with attempt.run_here(run_.start.call.ticket):
+        return _attempt(run_, work)
+
+
+def _attempt(run_: Run, work: Callable[[], Any]) -> Outcome:
+    results: list[Any] = []
+    try:
+        if not claim.is_in_time(run_.claimed):
+            run_.end = Missed()
+            raise Ignore
+    except SoftTimeLimitExceeded as limit:
+        run_.end = Missed()
+        raise Ignore from limit
+    try:
+        outcome = run.run(work, results=results)
+    except SoftTimeLimitExceeded as limit:
+        outcome = run.Returned(result=results[0]) if results else run.raised(limit)
+    run_.end = end_of(outcome, attempt=run_.start.attempt, policy=run_.start.retry)
+    return _decided(outcome, run_.end)
+
+
+def end_of(outcome: Outcome, *, attempt: int, policy: Mapping[str, Any] | None) -> End:
+    """Return how an attempt ends with this outcome."""
+    match outcome:
+        case run.Returned():
+            return ending.completed(outcome.result)
+        case run.Ignored():
+            return ending.completed(None)
+        case run.Stopped():
+            return PutOff(wait=outcome.wait, key=outcome.key)
+        case run.Failed():
+            failed = ending.failed(
+                outcome.error, attempt=attempt, policy=policy, wait=outcome.wait, may_retry=outcome.may_retry
+            )
+            return failed if outcome.changes is None else Changed(ending=failed, changes=outcome.changes)
+
+
+def _decided(outcome: Outcome, end: End) -> Outcome:
+    """Return the outcome with the wait that was decided, so that Celery reports the same."""
+    decided = end.ending if isinstance(end, Changed) else end
+    if isinstance(outcome, run.Failed) and isinstance(decided, Ending):
+        return run.Failed(error=outcome.error, wait=decided.wait, may_retry=decided.state not in TERMINAL)
+    return outcome

@@ -1,0 +1,397 @@
+"""The keeper, a thread of the worker's main process: it keeps the loops that run calls in the pool.
+
+It submits a loop to each process of the pool, has loops leave while messages of the broker wait, and watches what each
+loop writes into shared memory: time limits, deaths, and trips whose answers were lost.
+"""
+
+import logging
+import os
+import select
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock, Thread
+from time import monotonic, sleep
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.worker import state
+
+from dispatcher import engine, sql
+from dispatcher.celery import heartbeat, revoke
+from dispatcher.conf import conf
+from dispatcher.engine import direct, ends, workers
+from dispatcher.lifecycle import wake
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.worker import loop
+from dispatcher.worker.loop import Loop, Options
+from dispatcher.worker.shared import PLACES, Running, Shared
+
+if TYPE_CHECKING:
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+
+logger = logging.getLogger(__name__)
+
+_READ: Final = 4096
+_LOOK_S: Final = 0.1
+_BEGIN_S: Final = 10.0
+"""How long a process takes at the most to begin its loop; then the loop is submitted again."""
+_SESSION_S: Final = 10.0
+"""How long it waits until the session of a dead process is over."""
+_NAP_S: Final = 0.02
+_UNLIMITED_S: Final = 1e9
+"""The time limit of the loops themselves."""
+_LAST_S: Final = 5.0
+_QUEUES_S: Final = 5.0
+"""How often it looks which of the worker's queues are direct, and at their weights; at least once a heartbeat."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """A loop that was submitted to the pool."""
+
+    index: int
+    submitted_at: float
+    pid: int = 0
+    pidfd: int | None = None
+    warned: UUID | None = None
+    """The ticket of the call whose soft time limit was signalled."""
+    reason: BaseException | None = None
+    """Why the main process ends the process."""
+
+
+class Keeper:
+    """Keeps the loops of one worker."""
+
+    def __init__(self, consumer: "Consumer", shared: Shared, options: Options) -> None:
+        """Submit nothing yet."""
+        self.shared, self.options = shared, options
+        self._seats: dict[int, Seat] = {}
+        self._to_submit: list[Seat] = []
+        self._lock = Lock()
+        self._asked = 0
+        """How many loops were asked to leave."""
+        self._queues_at = 0.0
+        self.is_closing = False
+        self._read, self._write = os.pipe()
+        self._submit_read, self._submit_write = os.pipe()
+        for descriptor in (self._read, self._write, self._submit_read, self._submit_write):
+            os.set_blocking(descriptor, False)
+        self._thread: Thread | None = None
+        self.attach(consumer)
+
+    def attach(self, consumer: "Consumer") -> None:
+        """Use this consumer: Celery makes another one when its connection to the broker was lost."""
+        self.consumer = consumer
+        self._hub: Any = getattr(consumer, "hub", None) if self.options.is_forked else None
+        if self._hub is not None:
+            self._hub.add_reader(self._submit_read, self._submit)
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="dispatcher-keeper", daemon=True)
+            self._thread.start()
+        self.wake()
+
+    def wake(self, **_: Any) -> None:
+        """Look at once, in any thread."""
+        with suppress(BlockingIOError):
+            os.write(self._write, b"x")
+
+    def close(self, **_: Any) -> None:
+        """Have all loops leave after their calls."""
+        self.is_closing = True
+        self.shared.close()
+        self.wake()
+
+    def condemn(self) -> None:
+        """Let the processes end at once, whatever they run: the worker's shutdown is cold."""
+        self.close()
+        for index in [*self._seats]:
+            self.shared.place(index).condemn()
+
+    def finish(self) -> None:
+        """Wait a bounded time until all loops have left."""
+        until = monotonic() + _LAST_S
+        while self._seats and not self.options.is_forked and monotonic() < until:
+            sleep(_NAP_S)
+
+    # What people ask
+
+    def running(self) -> list[tuple[Running, int]]:
+        """Return the calls that run now, each with the pid of its process."""
+        places = [self.shared.place(index) for index in [*self._seats]]
+        found = [(place.running, place.pid) for place in places]
+        return [(running, pid) for running, pid in found if running is not None]
+
+    def terminate(self, call: UUID, number: int) -> bool:
+        """End the process that runs this call, and the attempt with it; return whether one does."""
+        for seat in [*self._seats.values()]:
+            place = self.shared.place(seat.index)
+            running = place.running
+            if running is not None and running.call == call and self.options.is_forked:
+                seat.reason = Terminated(number)
+                place.condemn()
+                with suppress(ProcessLookupError):
+                    os.kill(place.pid, number)
+                return True
+        return False
+
+    def is_busy(self, pid: int) -> bool | None:
+        """Return whether the loop of this process runs a call; None: it has no loop."""
+        for index in [*self._seats]:
+            place = self.shared.place(index)
+            if place.pid == pid:
+                return place.running is not None
+        return None
+
+    # The thread
+
+    def _run(self) -> None:
+        while self._seats or not self.is_closing:
+            try:
+                self._look_up()
+                self._balance()
+                self._wait()
+                self._look()
+            except Exception:
+                logger.exception("the keeper of worker %s failed, and goes on", self.options.hostname)
+                sleep(_LOOK_S)
+
+    def _wait(self) -> None:
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        by_fd = {seat.pidfd: seat for seat in [*self._seats.values()] if seat.pidfd is not None}
+        for descriptor in by_fd:
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(_LOOK_S * 1_000):
+            if descriptor == self._read:
+                with suppress(BlockingIOError):
+                    os.read(self._read, _READ)
+            else:
+                self._bury(by_fd[descriptor])
+
+    def _look_up(self) -> None:
+        """Have the worker's direct queues looked up, once its first heartbeat is recorded."""
+        now = monotonic()
+        if heartbeat.has_direct() is None or now < self._queues_at:
+            return
+        self._queues_at = now + min(_QUEUES_S, conf().heartbeat.total_seconds())
+        queues = list(self.consumer.app.amqp.queues.consume_from)
+
+        def look() -> None:
+            found = workers.direct_queues(queues)
+            if found != self.shared.queues:
+                self.shared.write_queues(found)
+                self.wake()
+
+        heartbeat.in_background("look up its direct queues", look)
+
+    # Loops and the pool
+
+    def _size(self) -> int:
+        pool = self.consumer.pool
+        if self.options.is_forked:
+            return int(pool.num_processes or 1)
+        return int(getattr(pool, "limit", None) or self.consumer.controller.concurrency or 1)
+
+    def _wanted(self) -> int:
+        """Return how many loops there may be: the broker's messages get processes, but one, while calls are direct."""
+        if self.is_closing or not self.shared.queues:
+            return 0
+        size = self._size()
+        if size == 1 and self._is_solo:
+            return 1
+        return max(size - len(state.reserved_requests), 1 if size > 1 else 0)
+
+    @property
+    def _is_solo(self) -> bool:
+        return bool(self.consumer.pool.__module__.endswith("solo"))
+
+    def _balance(self) -> None:
+        wanted, now = self._wanted(), len(self._seats)
+        if now < wanted and not self._asked:
+            with self._lock:
+                for _ in range(wanted - now):
+                    index = next(index for index in range(PLACES) if index not in self._seats)
+                    self.shared.place(index).clear()
+                    seat = self._seats[index] = Seat(index, monotonic())
+                    self._to_submit.append(seat)
+            if self._hub is None:
+                self._submit()
+            else:
+                # Not call_soon: what is to come in the hub's next turn is lost with a connection that breaks in this.
+                with suppress(BlockingIOError):
+                    os.write(self._submit_write, b"x")
+        elif now - self._asked > wanted and not self.is_closing:
+            self.shared.ask_to_leave(now - self._asked - wanted)
+            self._asked = now - wanted
+        if self._asked and now <= wanted:
+            self._asked = 0
+            self.shared.take_back()
+        scaler = self.consumer.controller.autoscaler
+        if scaler is not None and now and self._size() < scaler.max_concurrency and len(self.running()) >= now:
+            scaler.scale_up(1)
+
+    def _submit(self, *_: Any) -> None:
+        """Give the loops that wait for it to the pool; in the thread of its event loop, where there is one."""
+        if self._hub is not None:
+            with suppress(BlockingIOError):
+                os.read(self._submit_read, _READ)
+        while self._to_submit:
+            seat = self._to_submit.pop()
+            over = partial(self._over, seat)
+            if self._is_solo:
+                Thread(target=self._run_alone, args=(seat,), name="dispatcher-loop", daemon=True).start()
+                continue
+            limits = {"soft_timeout": _UNLIMITED_S, "timeout": _UNLIMITED_S} if self.options.is_forked else {}
+            self.consumer.pool.apply_async(
+                loop.main,
+                (seat.index, self.options),
+                callback=over,
+                error_callback=over,
+                correlation_id=None,
+                **limits,
+            )
+
+    def _run_alone(self, seat: Seat) -> None:
+        """Run a loop beside the consumer of a pool that runs tasks in the consumer's own thread, one at a time."""
+        pool = self.consumer.pool
+        if Loop.one_by_one is None:
+            Loop.one_by_one, apply = Lock(), pool.on_apply
+
+            def one_by_one(*args: Any, **kwargs: Any) -> Any:
+                with Loop.one_by_one:
+                    return apply(*args, **kwargs)
+
+            pool.on_apply = one_by_one
+        self.consumer.app.set_current()
+        try:
+            loop.main(seat.index, self.options)
+        finally:
+            self._over(seat)
+
+    def _over(self, seat: Seat, *_: Any, **__: Any) -> None:
+        """Forget a loop whose job has ended; the keeper's thread buries those that are gone."""
+        if self.shared.place(seat.index).pid == 0:
+            self._forget(seat)
+        self.wake()
+
+    def _forget(self, seat: Seat) -> None:
+        with self._lock:
+            if self._seats.get(seat.index) is seat:
+                del self._seats[seat.index]
+                if seat.pidfd is not None:
+                    os.close(seat.pidfd)
+                    seat.pidfd = None
+
+    # Time limits and deaths
+
+    def _look(self) -> None:
+        now = monotonic()
+        for seat in [*self._seats.values()]:
+            place = self.shared.place(seat.index)
+            if place.take_lost():
+                heartbeat.in_background("give back what lost answers had started", self._give_back_lost)
+            if not self.options.is_forked:
+                continue
+            if seat.pid == 0:
+                self._meet(seat, now)
+            elif seat.pidfd is None:
+                try:
+                    os.kill(seat.pid, 0)
+                except ProcessLookupError:
+                    self._bury(seat)
+                    continue
+            running = place.running
+            if running is not None:
+                self._limit(seat, running, now)
+
+    def _meet(self, seat: Seat, now: float) -> None:
+        seat.pid = self.shared.place(seat.index).pid
+        if seat.pid == 0:
+            if now - seat.submitted_at > _BEGIN_S:
+                self._forget(seat)
+        elif hasattr(os, "pidfd_open"):
+            try:
+                seat.pidfd = os.pidfd_open(seat.pid)
+            except ProcessLookupError:
+                self._bury(seat)
+
+    def _limit(self, seat: Seat, running: Running, now: float) -> None:
+        name = f"{running.task}[{running.call}]"
+        if now > running.hard and seat.reason is None:
+            limit = running.hard - running.began
+            seat.reason = TimeLimitExceeded(limit)
+            logger.error("Hard time limit (%ss) exceeded for %s", f"{limit:g}", name)
+            self.shared.place(seat.index).condemn()
+            with suppress(ProcessLookupError):
+                os.kill(seat.pid, signal.SIGKILL)
+        elif now > running.soft and seat.warned != running.ticket:
+            seat.warned = running.ticket
+            logger.warning("Soft time limit (%ss) exceeded for %s", f"{running.soft - running.began:g}", name)
+            with suppress(ProcessLookupError):
+                os.kill(seat.pid, signal.SIGUSR1)
+
+    def _bury(self, seat: Seat) -> None:
+        """Have what a dead process had recorded, or given back."""
+        place = self.shared.place(seat.index)
+        process, running, held, unrecorded = place.process, place.running, place.held, place.ends
+        self._forget(seat)
+        if process is None:
+            # Its loop had left in order.
+            return
+        error = seat.reason or WorkerLostError(f"process {seat.pid} of the pool has ended")
+        if running is not None:
+            logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
+        if isinstance(error, TimeLimitExceeded) and running is not None:
+            self._fail_result(running, error)
+        heartbeat.in_background(
+            f"record what process {seat.pid} had",
+            partial(self._settle, process, running, held, unrecorded, error),
+        )
+
+    def _fail_result(self, running: Running, error: BaseException) -> None:
+        task = self.consumer.app.tasks.get(running.task)
+        if task is not None and not task.ignore_result:
+            with suppress(Exception):
+                task.backend.mark_as_failure(str(running.call), error)
+
+    def _settle(
+        self,
+        process: UUID,
+        running: Running | None,
+        held: list[tuple[UUID, UUID]],
+        unrecorded: list[Ended],
+        error: BaseException,
+    ) -> None:
+        self._wait_for_session(process)
+        if unrecorded:
+            ends.record(unrecorded)
+        if running is not None and all(each.ticket != running.ticket for each in unrecorded):
+            is_crash = isinstance(error, WorkerLostError)
+            engine.lose(running.call, running.ticket, error, is_crash=is_crash, claim_id=running.ticket)
+            if isinstance(error, Terminated):
+                revoke.cancel_if_revoked(running.call)
+        over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())
+        direct.give_back([each for each in held if each[1] not in over])
+        wake.delete([process])
+        self._give_back_lost()
+
+    def _wait_for_session(self, process: UUID) -> None:
+        """Wait until nothing that a dead process has sent can commit any more."""
+        until = monotonic() + _SESSION_S
+        while not sql.fetch("session_is_over", bool, {"process": process})[0] and monotonic() < until:
+            sleep(_NAP_S)
+
+    def _give_back_lost(self) -> None:
+        """Give back what trips have started that no loop has: their answers were lost."""
+        started = direct.started(self.options.worker)
+        known = self.shared.known([*self._seats], patience_s=1.0) if started else set()
+        if known is None:
+            heartbeat.in_background("give back what lost answers had started", self._give_back_lost)
+            return
+        lost = [each for each in started if each[1] not in known]
+        if lost:
+            logger.warning("worker %s gives %d calls back: no process has them", self.options.hostname, len(lost))
+            direct.give_back(lost)

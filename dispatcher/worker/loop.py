@@ -1,0 +1,261 @@
+"""The loop of a pool's process, thread or greenlet: take calls, run them, and take the next ones with their ends."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
+from threading import Lock, Thread
+from time import monotonic, sleep
+from typing import Any, ClassVar, Final
+from uuid import UUID
+
+from billiard.compat import mem_rss
+from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
+from celery import Celery, current_app
+from django.db import connections
+
+from dispatcher import sql
+from dispatcher.ending import Ending
+from dispatcher.engine import direct
+from dispatcher.errors import WorkerLost
+from dispatcher.worker import call
+from dispatcher.worker.call import Run
+from dispatcher.worker.shared import Shared
+from dispatcher.worker.trips import Trips, Waiter
+
+logger = logging.getLogger(__name__)
+
+_MOST: Final = 16
+"""How many calls a loop takes at once at the most."""
+_AHEAD_S: Final = 0.025
+"""How long all runs of a batch take, by the mean of the latest."""
+_SHORT_S: Final = 0.005
+"""Runs that are longer are taken one by one: others could run them, or use their room."""
+_LATE_S: Final = 0.05
+"""What waits in a batch goes back when a run takes so long."""
+_RECYCLE: Final = 0x9B
+"""The status with which a process of billiard's pool exits that has done its share."""
+_WEIGHT: Final = 0.3
+"""How much the latest run counts in the mean."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the main process gives its loops."""
+
+    worker: UUID
+    hostname: str
+    tasks: Sequence[str]
+    is_forked: bool
+    """Whether each loop has a process of its own."""
+    soft: float | None = None
+    hard: float | None = None
+    """The time limits of tasks without limits of their own, in seconds."""
+    publish: int = 0
+    """How many broker calls a trip dispatches, where it is their turn."""
+    most_calls: int | None = None
+    """After how many calls a process is replaced."""
+    most_kb: int | None = None
+    """With how much memory a process is replaced."""
+
+
+class Loop:
+    """Runs the calls of one place in shared memory."""
+
+    one_by_one: ClassVar[Any] = None
+    """A lock that a pool without processes of its own holds while it runs a task."""
+
+    def __init__(self, app: Celery, index: int, trips: Trips, shared: Shared, options: Options) -> None:
+        """Run nothing yet."""
+        self.app, self.options, self.trips, self.shared = app, options, trips, shared
+        self.place = shared.place(index)
+        self.in_task = False
+        """Whether a task runs, so that its soft time limit may be raised."""
+        self._mean_s = 1.0
+        self._waiting: list[Run] = []
+        """Those of the batch that have not begun, the next one last."""
+        self._lock = Lock()
+        self._began_at = inf
+        self._watch: Thread | None = None
+        self.has_left = self.is_terminated = False
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether its process is to be replaced."""
+        options = self.options
+        if not options.is_forked:
+            return False
+        return bool(
+            (options.most_calls and self.place.done >= options.most_calls)
+            or (options.most_kb and mem_rss() > options.most_kb)
+        )
+
+    def run(self) -> None:
+        """Take calls and run them until the loop is asked to leave."""
+        self.place.enter(self.trips.session.process)
+        while not (self.is_terminated or self.is_spent):
+            runs = self.trips.next(Waiter(place=self.place, room=self._room()))
+            if not runs:
+                break
+            self._run_all(runs)
+
+    def _room(self) -> int:
+        most = max(1, min(_MOST, int(_AHEAD_S / self._mean_s))) if self._mean_s < _SHORT_S else 1
+        left = self.options.most_calls
+        return most if left is None else max(1, min(most, left - self.place.done))
+
+    def _run_all(self, runs: Sequence[Run]) -> None:
+        self._waiting = [*reversed(runs)]
+        if len(runs) > 1 and self._watch is None:
+            self._watch = Thread(target=self._give_back_late, name="dispatcher-batch", daemon=True)
+            self._watch.start()
+        while (run := self._next()) is not None:
+            run.end = self._run(run)
+            if isinstance(run.end, Ending):
+                self.place.add(run.start.ended(run.end))
+            self.place.run(None)
+            self.place.count()
+            self.trips.ends.add(run)
+
+    def _next(self) -> Run | None:
+        with self._lock:
+            return self._waiting.pop() if self._waiting else None
+
+    def _run(self, run: Run) -> call.End:
+        options = self.options
+        try:
+            run_limits = call.limits_of(self.app, run, soft=options.soft, hard=options.hard)
+        except KeyError as error:
+            return run.failed(error)
+        self.place.run(run_limits)
+        began = self._began_at = monotonic()
+        try:
+            with self._alone(), _limited_greenlet(run_limits.hard - began):
+                self.in_task = True
+                return call.execute(self.app, run, options.hostname)
+        except TimeLimitExceeded as limit:
+            return run.end or run.failed(limit)
+        except SoftTimeLimitExceeded as limit:
+            # It came when the task had ended.
+            return run.end or run.failed(limit)
+        except (SystemExit, KeyboardInterrupt) as error:
+            return run.end or run.failed(WorkerLost(f"the task ended with {error!r}"))
+        finally:
+            self.in_task, self._began_at = False, inf
+            took = min(max(monotonic() - began, 0.0001), 1.0)
+            self._mean_s += _WEIGHT * (took - self._mean_s)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self.one_by_one is None:
+            yield
+        else:
+            with self.one_by_one:
+                yield
+
+    def _give_back_late(self) -> None:
+        """Give back what waits in a batch behind a run that takes long, in a thread."""
+        while not self.has_left:
+            sleep(_LATE_S / 2)
+            if monotonic() - self._began_at < _LATE_S:
+                continue
+            with self._lock:
+                late, self._waiting = self._waiting, []
+            if late:
+                self._mean_s = 1.0
+                self._give_back(late)
+        connections.close_all()
+
+    def _give_back(self, late: Sequence[Run]) -> None:
+        try:
+            direct.give_back([(run.start.call.id, run.start.call.ticket) for run in late])
+        except sql.DATABASE_ERRORS as fault:
+            logger.warning("%d calls go back with the next trip: %s", len(late), fault)
+            for run in late:
+                run.end = call.Missed()
+                self.trips.ends.add(run)
+        finally:
+            connections.close_all()
+
+
+@contextmanager
+def _limited_greenlet(seconds: float) -> Iterator[None]:
+    """End a task that runs for longer, where it runs in a greenlet: no signal reaches that. Raises TimeLimitExceeded."""
+    gevent = sys.modules.get("gevent")
+    if seconds == inf or gevent is None or not gevent.monkey.is_module_patched("threading"):
+        yield
+        return
+    timeout = gevent.Timeout(seconds)
+    timeout.start()
+    try:
+        yield
+    except gevent.Timeout as raised:
+        if raised is not timeout:
+            raise
+        raise TimeLimitExceeded(seconds) from None
+    finally:
+        timeout.close()
+
+
+class _Process:
+    """What the loops of this process share."""
+
+    pid: ClassVar[int] = 0
+    trips: ClassVar[Trips | None] = None
+    loops: ClassVar[int] = 0
+
+
+def main(index: int, options: Options) -> None:
+    """Run a loop until it is asked to leave: the job of a pool's process, thread or greenlet."""
+    shared = Shared.current
+    assert shared is not None  # noqa: S101 -- the main process has made it before it forked
+    if _Process.pid != os.getpid():
+        _Process.pid, _Process.loops = os.getpid(), 0
+        _Process.trips = Trips(options.worker, options.tasks, shared, publish=options.publish)
+    assert _Process.trips is not None  # noqa: S101
+    loop = Loop(current_app._get_current_object(), index, _Process.trips, shared, options)  # noqa: SLF001
+    _Process.loops += 1
+    with _signals(loop) if options.is_forked else suppress():
+        try:
+            loop.run()
+        finally:
+            _Process.loops -= 1
+            if _Process.loops:
+                # Another one records its ends.
+                _Process.trips.session.interrupt()
+            else:
+                _Process.trips.finish(loop.place)
+            loop.place.leave()
+    loop.has_left = True
+    if loop.is_terminated or loop.is_spent:
+        # Celery's pool replaces it.
+        sys.exit(_RECYCLE)
+
+
+@contextmanager
+def _signals(loop: Loop) -> Iterator[None]:
+    """Handle the signals of a process of its own."""
+    loop.shared.enter_child()
+
+    def on_soft_limit(*_: Any) -> None:
+        if loop.in_task:
+            raise SoftTimeLimitExceeded
+
+    def on_terminate(*_: Any) -> None:
+        """End at once if the main process ends this one; sent to the whole group, leave after the call."""
+        if loop.place.is_condemned:
+            os._exit(128 + signal.SIGTERM)
+        loop.is_terminated = True
+        loop.trips.leave()
+
+    handlers = {signal.SIGUSR1: on_soft_limit, signal.SIGTERM: on_terminate}
+    former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -1,0 +1,130 @@
+"""The connection of a process's trips: apart from those of its tasks, and the one on which the process is notified."""
+
+import os
+import select
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Final
+from uuid import UUID
+
+import uuid_utils.compat as uuid7
+
+from dispatcher import sql
+from dispatcher.lifecycle import wake
+
+_READ: Final = 4096
+_FIRST_POLL_S: Final = 0.02
+_LONGEST_POLL_S: Final = 1.0
+
+
+class Session:
+    """Opened at the first trip, and again after a cut; the id stays the process's."""
+
+    def __init__(self, worker: UUID) -> None:
+        """Open nothing yet."""
+        self.worker: Final = worker
+        self.process: Final[UUID] = uuid7.uuid7()
+        self._wrapper = sql.new_connection()
+        self._descriptor: int | None = None
+        self._poll_s = _FIRST_POLL_S
+        self.is_open = False
+        self.is_marked = False
+        """Whether the process may be marked as idle."""
+        self._is_woken = False
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Make trips inside by this connection."""
+        with sql.using(self._wrapper):
+            yield
+
+    def open(self, queues: Sequence[str]) -> None:
+        """Connect, and wait until an earlier session of this process is over: nothing that it sent can commit later.
+
+        Behind a transaction pooler there are neither notifications nor locks of a session.
+        """
+        with self.used():
+            sql.discard_connection()
+            self._descriptor = sql.listen(wake.channel(self.process), self._note)
+            if self._descriptor is not None:
+                sql.change("lock_session", {"process": self.process})
+            wake.serve(self.process, self.worker, queues)
+        self.is_open, self.is_marked, self._is_woken = True, False, False
+
+    def drop(self) -> None:
+        """Close after a failure."""
+        with self.used():
+            sql.discard_connection()
+        self.is_open, self._descriptor = False, None
+
+    def close(self) -> None:
+        """Close in order: the process is not idle any more."""
+        if self.is_open:
+            self.unmark()
+            self.drop()
+
+    def unmark(self) -> None:
+        """Take back that the process is idle."""
+        if self.is_marked:
+            with self.used():
+                wake.unmark(self.process)
+            self.is_marked = False
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether senders can wake this process."""
+        return self._descriptor is not None
+
+    def note_start(self) -> bool:
+        """Note that a trip has started calls: it is not idle. Return whether it was woken meanwhile."""
+        self.is_marked, self._poll_s = False, _FIRST_POLL_S
+        return self.take_woken()
+
+    def interrupt(self) -> None:
+        """End a sleep, from any thread."""
+        with suppress(BlockingIOError):
+            os.write(self._write, b"x")
+
+    def sleep(self, until: float, leave: int) -> None:
+        """Sleep until a monotonic time, a notification, an `interrupt`, or until `leave` can be read.
+
+        A process that is not notified looks often at first, and then once a second.
+        """
+        if self._descriptor is None:
+            until = min(until, monotonic() + self._poll_s)
+            self._poll_s = min(2 * self._poll_s, _LONGEST_POLL_S)
+        if not self._take_notice():
+            # Not select(), which knows no descriptor above 1023.
+            poll = select.poll()
+            for descriptor in (self._read, leave, self._descriptor):
+                if descriptor is not None:
+                    poll.register(descriptor, select.POLLIN)
+            poll.poll(max(0.0, until - monotonic()) * 1_000)
+        with suppress(BlockingIOError):
+            os.read(self._read, _READ)
+        self._take_notice()
+
+    def sleep_for(self, seconds: float) -> None:
+        """Sleep without a connection, until an `interrupt`."""
+        poll = select.poll()
+        poll.register(self._read, select.POLLIN)
+        poll.poll(seconds * 1_000)
+
+    def take_woken(self) -> bool:
+        """Return whether a sender has woken this process since the last trip, and forget it."""
+        is_woken, self._is_woken = self._take_notice(), False
+        return is_woken
+
+    def _take_notice(self) -> bool:
+        # One that came right behind the answer of a statement was read with it: the connection is not readable.
+        if self._descriptor is not None:
+            with self.used():
+                self._is_woken |= sql.read_notifications() > 0
+        return self._is_woken
+
+    def _note(self) -> None:
+        self._is_woken = True

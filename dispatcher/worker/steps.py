@@ -1,0 +1,67 @@
+"""The bootsteps that give a worker its loops."""
+
+from typing import TYPE_CHECKING, Any
+
+from celery import bootsteps, signals
+from celery.worker import WorkController
+
+from dispatcher.celery import heartbeat
+from dispatcher.engine import dispenser
+from dispatcher.worker.keeper import Keeper
+from dispatcher.worker.loop import Options
+from dispatcher.worker.shared import Shared
+
+if TYPE_CHECKING:
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+
+
+class LoopMemory(bootsteps.StartStopStep):
+    """Makes the memory that the main process shares with its loops, before the pool forks."""
+
+    requires = ("celery.worker.components:Pool",)
+
+    def __init__(self, worker: WorkController, **kwargs: Any) -> None:
+        """Make it."""
+        super().__init__(worker, **kwargs)
+        Shared.current = Shared()
+
+
+class Loops(bootsteps.StartStopStep):
+    """Runs the loops as long as the worker's consumer runs."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, consumer: "Consumer") -> None:
+        """Keep loops in the consumer's pool."""
+        controller, shared, worker = consumer.controller, Shared.current, heartbeat.worker_id()
+        if shared is None or worker is None:
+            return
+        if (keeper := keeper_of(controller)) is not None:
+            keeper.attach(consumer)
+            return
+        options = Options(
+            worker=worker,
+            hostname=controller.hostname,
+            tasks=list(consumer.strategies),
+            is_forked=controller.pool_cls.__module__.endswith("prefork"),
+            soft=controller.soft_time_limit,
+            hard=controller.time_limit,
+            publish=0 if is_in_memory(consumer) else dispenser.PUBLISH,
+            most_calls=controller.max_tasks_per_child,
+            most_kb=controller.max_memory_per_child,
+        )
+        keeper = controller.dispatcher_keeper = Keeper(consumer, shared, options)
+        heartbeat.before_release(keeper.finish)
+        # Without an event loop, as with memory://, Celery stops this step seconds after the signal.
+        signals.worker_shutting_down.connect(keeper.close, sender=controller.hostname, weak=False)
+        signals.task_received.connect(keeper.wake, weak=False)
+
+
+def keeper_of(controller: WorkController) -> Keeper | None:
+    """Return the keeper of a worker, if it has one by now."""
+    return getattr(controller, "dispatcher_keeper", None)
+
+
+def is_in_memory(consumer: "Consumer") -> bool:
+    """Whether the worker's transport is in its memory: no other process sees what it publishes."""
+    return bool(consumer.app.connection_for_write().transport_cls in {"memory", "kombu.transport.memory:Transport"})

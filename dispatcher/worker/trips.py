@@ -1,0 +1,244 @@
+"""The trips of a process: each records what has ended, and takes what starts next, for all of its loops that wait.
+
+A process of a forked pool has one loop. In pools of threads or greenlets one of the loops that wait makes the trips,
+and sleeps on the process's only connection, for all of them.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from threading import Condition
+from time import monotonic, sleep
+from typing import Final
+from uuid import UUID
+
+from dispatcher import sql
+from dispatcher.engine import direct
+from dispatcher.lifecycle import claim
+from dispatcher.lifecycle.take import Taken, Taker
+from dispatcher.limits.turns import Turns
+from dispatcher.sql import faults
+from dispatcher.worker.call import Run
+from dispatcher.worker.ends import Ends
+from dispatcher.worker.session import Session
+from dispatcher.worker.shared import Place, Shared
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+"""How often an idle process looks, though it was not notified."""
+_AGAIN_S: Final = 0.02
+"""How soon a process that is marked as idle looks once more: for wake-ups that looked for marks before it had one."""
+_GATHER_S: Final = 0.003
+"""In a stream of short runs: how long it waits for more before it looks again."""
+_GATHERS: Final = 3
+"""How often it does so before the process is idle."""
+_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 3.0
+
+
+@dataclass(eq=False, kw_only=True)
+class Waiter:
+    """A loop that waits for calls."""
+
+    place: Place
+    room: int
+    """How many it takes at the most."""
+    runs: list[Run] = field(default_factory=list)
+
+
+class Trips:
+    """The trips of one process."""
+
+    def __init__(self, worker: UUID, tasks: Sequence[str], shared: Shared, *, publish: int) -> None:
+        """Take nothing yet. tasks: those that the process knows. publish: how many broker calls a trip dispatches."""
+        self.worker, self.tasks, self._shared, self._publish = worker, tasks, shared, publish
+        self.session = Session(worker)
+        self.ends = Ends()
+        self._turns, self._weights = Turns(), dict[str, int]()
+        self._changed = Condition()
+        self._waiters: list[Waiter] = []
+        self._leader: Waiter | None = None
+        self._is_over = False
+        self._looks, self._gathered = 0, _GATHERS
+        self._pause_s = _PAUSE_S
+
+    def next(self, waiter: Waiter) -> list[Run]:
+        """Record what has ended, and return the calls that start next; none where the loop must leave."""
+        with self._changed:
+            self._waiters.append(waiter)
+            if self._leader is not None:
+                self.session.interrupt()
+            while self._leader is not None and not waiter.runs and not self._is_over:
+                self._changed.wait()
+            if waiter.runs or self._is_over:
+                self._forget(waiter)
+                return waiter.runs
+            self._leader = waiter
+        try:
+            while not waiter.runs and not self._must_leave():
+                self._make(waiter)
+        finally:
+            with self._changed:
+                self._leader = None
+                self._forget(waiter)
+                self._changed.notify_all()
+        return waiter.runs
+
+    def leave(self) -> None:
+        """Have all loops leave that wait, or come back."""
+        self._is_over = True
+        self.session.interrupt()
+
+    def finish(self, place: Place) -> None:
+        """Record what has ended, once no loop is left in this process; the connection is kept while queues are direct."""
+        with self._changed:
+            while self._leader is not None:
+                self._changed.wait()
+        for _ in range(_LAST_TRIES):
+            if not (len(self.ends) or self.ends.next_at):
+                break
+            self._make(Waiter(place=place, room=0))
+        try:
+            if self._shared.queues and not self._is_over:
+                self.session.unmark()
+            else:
+                self.session.close()
+        except sql.DATABASE_ERRORS as fault:
+            logger.warning("worker %s could not unmark a process: %s", self.worker, fault)
+            self.session.drop()
+
+    def _forget(self, waiter: Waiter) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
+
+    def _must_leave(self) -> bool:
+        asked = self._shared.must_leave()
+        if asked is None:
+            self._is_over = True
+        return self._is_over or bool(asked)
+
+    def _make(self, leader: Waiter) -> None:
+        """Make one trip, and sleep if it has started nothing."""
+        reports: list[Callable[[], object]] = []
+        try:
+            self._step(leader, reports.append)
+        except sql.DATABASE_ERRORS as fault:
+            self._pause_after(fault, leader.place)
+        except Exception:
+            logger.exception("a trip of worker %s failed, and is made again", self.worker)
+            self._lose(leader.place)
+            sleep(_PAUSE_S)
+        else:
+            self._pause_s = _PAUSE_S
+        for each in reports:
+            # By the connection of the loop's thread, as tasks have it.
+            sql.after_commit(each)
+
+    def _pause_after(self, fault: BaseException, place: Place) -> None:
+        if sql.is_unavailable(fault):
+            self._lose(place)
+        if not faults.report_unmigrated(fault):
+            logger.warning("worker %s is without its database, again in %.1f s: %s", self.worker, self._pause_s, fault)
+        self.session.sleep_for(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+
+    def _lose(self, place: Place) -> None:
+        """Make another connection; the answer of a trip may be lost with this one."""
+        place.end_trip(is_lost=True)
+        self.session.drop()
+
+    def _step(self, leader: Waiter, report: Callable[[Callable[[], object]], object]) -> None:
+        queues = self._shared.queues
+        if queues != self._weights:
+            self._turns.set_weights(queues)
+            self._weights = queues
+        session = self.session
+        if not session.is_open:
+            session.open([*queues])
+        with self._changed:
+            waiters = [leader, *(each for each in self._waiters if each is not leader)]
+        room = sum(each.room for each in waiters)
+        gathers = self._gathered < _GATHERS and any(each.room > 1 for each in waiters)
+        may_rest = session.may_rest and room > 0 and not gathers
+        with session.used():
+            ends = self.ends.take()
+        is_woken = session.take_woken()
+        is_marked = session.is_marked and not is_woken
+        taker = Taker(
+            worker=self.worker,
+            process=session.process,
+            queues=[*queues],
+            tasks=self.tasks,
+            delay=claim.slack(),
+            turns=self._turns,
+        )
+        leader.place.begin_trip()
+        try:
+            with session.used():
+                taken = direct.step(
+                    taker,
+                    [ended for _, ended in ends],
+                    room=room,
+                    publish=self._publish,
+                    is_marked=is_marked,
+                    may_rest=may_rest,
+                    begin=lambda taken: self._begin(taken, waiters, ends),
+                    report=report,
+                )
+        except BaseException as fault:
+            if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
+                leader.place.end_trip()
+                with session.used():
+                    self.ends.record_apart(ends)
+                return
+            self.ends.take_again(ends)
+            raise
+        self._rest(taken, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
+
+    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: "list[tuple[Run, object]]") -> None:
+        """Give what has started to the loops that wait, each as much as it has room for, and note it."""
+        self.ends.settle(ends, taken.locked)
+        runs = [Run(start=start, slack=claim.slack()) for start in taken.starts]
+        with self._changed:
+            while runs:
+                for waiter in waiters:
+                    if runs and len(waiter.runs) < waiter.room:
+                        waiter.runs.append(runs.pop(0))
+            for waiter in waiters:
+                if waiter.runs:
+                    waiter.place.hold([(run.start.call.id, run.start.call.ticket) for run in waiter.runs])
+            waiters[0].place.keep(self.ends.unrecorded)
+            waiters[0].place.end_trip()
+            if len(waiters) > 1:
+                self._changed.notify_all()
+
+    def _rest(self, taken: Taken, *, is_marked: bool, may_rest: bool, gathers: bool) -> None:
+        """Sleep until another trip may find something; not at all if this one has started calls."""
+        session = self.session
+        if taken.starts:
+            if session.note_start():
+                # Whoever has woken this process meant another call, maybe.
+                with session.used():
+                    direct.wake_another(self._weights)
+            self._looks, self._gathered = 0, 0
+            return
+        session.is_marked = may_rest
+        now = monotonic()
+        again_at = now + _LOOK_S if taken.again_at is None else claim.monotonic_of(taken.again_at)
+        until = min(each for each in (now + _LOOK_S, again_at, self.ends.next_at) if each is not None)
+        if gathers:
+            self._gathered += 1
+            until = min(until, now + _GATHER_S)
+        elif may_rest:
+            self._looks = self._looks + 1 if is_marked else 0
+            if self._looks < len(_LOOKS_S):
+                until = min(until, now + _LOOKS_S[self._looks])
+        if until > now:
+            session.sleep(until, self._shared.leave_read)
+
+
+_LOOKS_S: Final = (0.0, _AGAIN_S)
+"""How soon a process that is marked as idle looks again: at once for what was sent before the mark was seen, and soon
+for wake-ups that had looked for marks before it."""
+_LAST_TRIES: Final = 10
