@@ -18,6 +18,7 @@ from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, rev
 from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.celery.unknown import UnknownTasks
+from dispatcher.worker import control
 from dispatcher.worker.steps import LoopMemory, Loops
 
 
@@ -118,6 +119,7 @@ def join_worker(sender: WorkController, **_: Any) -> None:
     sender.app.steps["worker"].update((Fence, KeptConnections, Presence, LoopMemory, PeriodicTasks))
     sender.app.steps["consumer"].update((UnknownTasks, Loops))
     revoke.listen()
+    control.listen()
 
 
 @signals.worker_process_init.connect

@@ -16,6 +16,7 @@ from celery.exceptions import Ignore
 from dispatcher import ending
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt
+from dispatcher.engine.direct import Handle
 from dispatcher.lifecycle import claim, run
 from dispatcher.lifecycle.claim import Claimed
 from dispatcher.lifecycle.run import Outcome
@@ -64,6 +65,11 @@ class Run:
     slack: timedelta
     """How much later than its start it may begin: what its limits allow for was moved as far."""
     end: End | None = None
+
+    @property
+    def handle(self) -> Handle:
+        """What names its start in the database."""
+        return self.start.call.id, self.start.call.ticket
 
     def failed(self, error: BaseException) -> Ending:
         """Return the end of an attempt that failed outside of the task."""

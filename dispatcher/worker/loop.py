@@ -35,6 +35,8 @@ _AHEAD_S: Final = 0.025
 """How long all runs of a batch take, by the mean of the latest."""
 _SHORT_S: Final = 0.005
 """Runs that are longer are taken one by one: others could run them, or use their room."""
+_PACED_S: Final = 1.0
+"""For how long calls are taken one by one after a throttle gave a start: the next one must not wait for this run."""
 _LATE_S: Final = 0.05
 """What waits in a batch goes back when a run takes so long."""
 _RECYCLE: Final = 0x9B
@@ -76,6 +78,7 @@ class Loop:
         self.in_task = False
         """Whether a task runs, so that its soft time limit may be raised."""
         self._mean_s = 1.0
+        self._paced_until = 0.0
         self._waiting: list[Run] = []
         """Those of the batch that have not begun, the next one last."""
         self._lock = Lock()
@@ -104,7 +107,8 @@ class Loop:
             self._run_all(runs)
 
     def _room(self) -> int:
-        most = max(1, min(_MOST, int(_AHEAD_S / self._mean_s))) if self._mean_s < _SHORT_S else 1
+        is_short = self._mean_s < _SHORT_S and monotonic() > self._paced_until
+        most = max(1, min(_MOST, int(_AHEAD_S / self._mean_s))) if is_short else 1
         left = self.options.most_calls
         return most if left is None else max(1, min(most, left - self.place.done))
 
@@ -132,7 +136,9 @@ class Loop:
         except KeyError as error:
             return run.failed(error)
         self.place.run(run_limits)
-        began = self._began_at = monotonic()
+        if run.start.is_paced:
+            self._paced_until = monotonic() + _PACED_S
+        began = self._began_at = run_limits.began
         try:
             with self._alone(), _limited_greenlet(run_limits.hard - began):
                 self.in_task = True
@@ -172,7 +178,7 @@ class Loop:
 
     def _give_back(self, late: Sequence[Run]) -> None:
         try:
-            direct.give_back([(run.start.call.id, run.start.call.ticket) for run in late])
+            direct.give_back([run.handle for run in late])
         except sql.DATABASE_ERRORS as fault:
             logger.warning("%d calls go back with the next trip: %s", len(late), fault)
             for run in late:

@@ -62,9 +62,10 @@ class Session:
         self.is_open, self._descriptor = False, None
 
     def close(self) -> None:
-        """Close in order: the process is not idle any more."""
+        """Close in order: the process takes no calls any more."""
         if self.is_open:
-            self.unmark()
+            with self.used():
+                wake.delete([self.process])
             self.drop()
 
     def unmark(self) -> None:

@@ -207,7 +207,7 @@ class Trips:
                         waiter.runs.append(runs.pop(0))
             for waiter in waiters:
                 if waiter.runs:
-                    waiter.place.hold([(run.start.call.id, run.start.call.ticket) for run in waiter.runs])
+                    waiter.place.hold([run.handle for run in waiter.runs])
             waiters[0].place.keep(self.ends.unrecorded)
             waiters[0].place.end_trip()
             if len(waiters) > 1:

@@ -1,0 +1,73 @@
+"""Celery's remote commands reach calls that loops run: `inspect active`, `revoke` with `terminate`, and `terminate`."""
+
+import inspect
+import signal as signals
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from time import monotonic, time
+from typing import Any
+from uuid import UUID
+
+from celery.utils.functional import maybe_list
+from celery.worker.control import Panel
+
+from dispatcher.worker.steps import keeper_of
+
+_TERM = "SIGTERM"
+
+
+def listen() -> None:
+    """Let this worker's commands reach the calls of its loops."""
+    for name, reaching in (("active", _listing), ("revoke", _ending), ("terminate", _ending)):
+        command = Panel.data[name]
+        if not hasattr(command, "reaches_loops"):
+            Panel.data[name] = reaching(command)
+            Panel.data[name].reaches_loops = True  # type: ignore[attr-defined]
+    Panel.data["dump_active"] = Panel.data["active"]
+
+
+def _listing(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def active(state: Any, *args: Any, **kwargs: Any) -> Any:
+        keeper = keeper_of(state.consumer.controller)
+        ours = [] if keeper is None else keeper.running()
+        began = time() - monotonic()
+        return [
+            *command(state, *args, **kwargs),
+            *(
+                {
+                    "id": str(running.call),
+                    "name": running.task,
+                    "args": [],
+                    "kwargs": {},
+                    "type": running.task,
+                    "hostname": state.hostname,
+                    "time_start": began + running.began,
+                    "acknowledged": True,
+                    "delivery_info": {"exchange": "", "routing_key": "", "priority": None, "redelivered": False},
+                    "worker_pid": pid,
+                }
+                for running, pid in ours
+            ),
+        ]
+
+    return active
+
+
+def _ending(command: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(command)
+
+    @wraps(command)
+    def ending(*args: Any, **kwargs: Any) -> Any:
+        answer = command(*args, **kwargs)
+        given = signature.bind(*args, **kwargs).arguments
+        keeper = keeper_of(given["state"].consumer.controller)
+        if keeper is not None and ("terminate" not in signature.parameters or given.get("terminate")):
+            number = getattr(signals, str(given.get("signal") or _TERM), signals.SIGTERM)
+            for call in maybe_list(given["task_id"]) or []:
+                with suppress(ValueError):
+                    keeper.terminate(UUID(str(call)), int(number))
+        return answer
+
+    return ending
