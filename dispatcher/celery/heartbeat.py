@@ -56,6 +56,14 @@ def has_direct() -> bool | None:
     return _Identity.has_direct
 
 
+_held: list[Callable[[], list[ReservedCall]]] = []
+
+
+def also_renew(held: Callable[[], list[ReservedCall]]) -> None:
+    """Have heartbeats renew these calls, too: (call, ticket) of each."""
+    _held.append(held)
+
+
 _before_release: list[Callable[[], object]] = []
 
 
@@ -140,7 +148,7 @@ class Presence(bootsteps.StartStopStep):
         connections.close_all()
 
     def _record(self) -> None:
-        _Identity.has_direct = bool(workers.record_heartbeat(self._worker_info(), reserved_calls()))
+        _Identity.has_direct = bool(workers.record_heartbeat(self._worker_info(), [*reserved_calls(), *_calls_of_loops()]))
 
     def _worker_info(self) -> WorkerInfo:
         worker = self.worker
@@ -273,6 +281,10 @@ def note_running(request: Request) -> None:
 def note_ended(request: Request) -> None:
     """Note that the pool no longer runs the task of this message."""
     _running.discard(request)
+
+
+def _calls_of_loops() -> list[ReservedCall]:
+    return [call for held in _held for call in held()]
 
 
 def reserved_calls() -> list[ReservedCall]:

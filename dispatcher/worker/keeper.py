@@ -118,6 +118,10 @@ class Keeper:
 
     # What people ask
 
+    def held(self) -> list[tuple[UUID, UUID]]:
+        """Return the calls that loops have, with their tickets."""
+        return [call for index in [*self._seats] for call in self.shared.place(index).held]
+
     def running(self) -> list[tuple[Running, int]]:
         """Return the calls that run now, each with the pid of its process."""
         places = [self.shared.place(index) for index in [*self._seats]]

@@ -51,6 +51,7 @@ class Loops(bootsteps.StartStopStep):
             most_kb=controller.max_memory_per_child,
         )
         keeper = controller.dispatcher_keeper = Keeper(consumer, shared, options)
+        heartbeat.also_renew(keeper.held)
         heartbeat.before_release(keeper.finish)
         # Without an event loop, as with memory://, Celery stops this step seconds after the signal.
         signals.worker_shutting_down.connect(keeper.close, sender=controller.hostname, weak=False)
