@@ -205,10 +205,11 @@ class Trips:
                 for waiter in waiters:
                     if runs and len(waiter.runs) < waiter.room:
                         waiter.runs.append(runs.pop(0))
+            unrecorded = self.ends.unrecorded
             for waiter in waiters:
-                if waiter.runs:
-                    waiter.place.hold([run.handle for run in waiter.runs])
-            waiters[0].place.keep(self.ends.unrecorded)
+                left = [(each.call_id, each.ticket) for each in unrecorded] if waiter is waiters[0] else []
+                waiter.place.hold([*(run.handle for run in waiter.runs), *left])
+            waiters[0].place.keep(unrecorded)
             waiters[0].place.end_trip()
             if len(waiters) > 1:
                 self._changed.notify_all()
