@@ -106,6 +106,15 @@ def _punctual(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _sessions() -> Iterator[None]:
+    """End the sessions of the processes that the test has played."""
+    from tests import sessions  # noqa: PLC0415 -- Django is not set up when this file is read
+
+    yield
+    sessions.end_all()
+
+
+@pytest.fixture(autouse=True)
 def _settings_of_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let DISPATCHER set the engine's constants, too, and serve queues without workers, for there are none here.
 

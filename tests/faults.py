@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 from django.db import OperationalError, connection, transaction
@@ -17,15 +17,15 @@ from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
 from dispatcher.ending import completed
-from dispatcher.engine import feed, workers
+from dispatcher.engine import direct, workers
 from dispatcher.extension import registered
 from dispatcher.lifecycle import heartbeat, take, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Taker
-from dispatcher.models import CallQueue, LaneSite, RateLimitKey, Slot, Start
+from dispatcher.models import CallQueue, Feed, LaneSite, RateLimitKey, Slot, Start
 from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
-from tests import db_admin
+from tests import db_admin, sessions
 from tests.deliveries.broker import Broker
 from tests.deliveries.celery import worker_id
 from tests.drive import TASK, Drive, Run
@@ -158,7 +158,7 @@ def meet_unknown(drive: Drive, *, worker: str = "one") -> None:
         assert message is not None
         return_unknown(*message)
         return
-    assert not feed.step(Taker(worker=worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
+    assert not direct.step(Taker(worker=worker_id(worker), queues=[drive.queue], tasks=[]), room=1).starts
 
 
 def return_unknown(call: UUID, ticket: UUID) -> bool:
@@ -169,7 +169,8 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 def lose_answer(drive: Drive, *known: Run, worker: str = "one", seconds: float) -> None:
     """Let a worker have lost the answer that would have given it more than these runs; at most so much time passes."""
     if drive.delivery == Delivery.DIRECT:
-        feed.give_back_unknown(worker_id(worker), {run.ticket for run in known})
+        had = {run.ticket for run in known}
+        direct.give_back([each for each in direct.started(worker_id(worker)) if each[1] not in had])
         return
     drive.clock.forward(seconds)
     drive.beat(*known, worker=worker)
@@ -248,31 +249,37 @@ def erase(*calls: CallQueue | Run) -> None:
 
 
 class Idle:
-    """A worker of direct queues that has come to rest, and is notified of calls."""
+    """A process of a worker of direct queues that has come to rest, and is notified of calls."""
 
     def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = ()) -> None:
-        self.queues = list(queues or [drive.queue])
-        self.info = _info(name, self.queues)
+        self.drive, self.queues = drive, list(queues or [drive.queue])
+        self.info, self.process = _info(name, self.queues), uuid4()
 
     def __enter__(self) -> Self:
         heartbeat.record(self.info, [])
         self.connection = db_admin.connect()
-        self.connection.execute(SQL("LISTEN {}").format(Identifier(wake.channel(self.info.id))))
-        wake.mark(self.info.id, self.queues, is_idle=True)
+        self.connection.execute(SQL("LISTEN {}").format(Identifier(wake.channel(self.process))))
+        self.connection.execute(sessions.HOLD, [self.process])
+        taker = Taker(worker=self.info.id, process=self.process, queues=self.queues, tasks=[TASK])
+        wake.serve(self.process, self.info.id, self.queues)
+        Feed.objects.filter(id=self.process).update(idle_at=self.drive.clock.now)
         with transaction.atomic():
-            taker = Taker(worker=self.info.id, queues=self.queues, tasks=[TASK])
-            self.has_calls = bool(feed.step(taker, room=1).starts)
+            self.has_calls = bool(direct.step(taker, room=1, is_marked=True, may_rest=True).starts)
             """Whether it saw calls as it came to rest."""
             transaction.set_rollback(True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        wake.mark(self.info.id, self.queues, is_idle=False)
+        wake.unmark(self.process)
         self.connection.close()
 
     def begin(self) -> None:
         """Be at rest no more."""
-        wake.mark(self.info.id, self.queues, is_idle=False)
+        wake.unmark(self.process)
+
+    def die(self) -> None:
+        """End without a word: the mark stays."""
+        self.connection.close()
 
     def notices(self) -> int:
         """Return how often it was woken since this was asked last."""

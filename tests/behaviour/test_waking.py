@@ -27,6 +27,15 @@ def test_a_send_wakes_no_worker_that_is_silent_busy_or_of_another_queue(drive: D
             assert (silent.notices(), busy.notices(), other.notices()) == (0, 0, 0)
 
 
+def test_a_send_skips_a_process_that_has_died_and_wakes_the_next(drive: Drive) -> None:
+    with Idle(drive, "one") as died:
+        drive.clock.forward(1)
+        with Idle(drive, "one") as next_one:
+            died.die()
+            drive.send()
+            assert next_one.notices() == 1
+
+
 def test_a_send_that_is_rolled_back_wakes_no_worker(drive: Drive) -> None:
     with Idle(drive, "one") as one:
         with transaction.atomic():

@@ -1,18 +1,21 @@
-"""What the verbs do for direct delivery: the trips of a worker's feed."""
+"""What the verbs do for direct delivery: the trips of a worker's processes."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from time import sleep
+from uuid import UUID, uuid5
 
-from dispatcher.celery import fed
 from dispatcher.ending import Ending, completed
-from dispatcher.engine import feed, workers
+from dispatcher.engine import direct, workers
 from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.run import Outcome
 from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.limits.turns import Turns
+from dispatcher.models import Feed
+from dispatcher.worker import call as worker_call
+from tests import sessions
 from tests.clock import Clock
 from tests.deliveries.celery import Celery, outcome_of, worker_id
 from tests.drive import TASK, Run
@@ -45,28 +48,31 @@ class Direct(Celery):
         taker = self._taker(worker, queues or [self.queue])
         # Only a worker that is alive is woken where it is its turn. What it knows counts with the trip.
         heartbeat.record(replace(self._worker(worker), id=taker.worker, queues=taker.queues, tasks=[]), [])
+        begin_process(taker)
         starts: list[Start] = []
         ended = [*self.locked, *ends]
         for _ in range(_TRIPS):
             taken = self._trip(taker, ended, room=room - len(starts))
             starts, ended = [*starts, *taken.starts], []
-            if taken.again_at is None or taken.again_at > taken.at:
+            # Who has room left looks again, until a trip starts nothing, and marks it as idle.
+            is_at_rest = not taken.starts and (taken.again_at is None or taken.again_at > taken.at)
+            if is_at_rest or len(starts) == room:
                 break
         else:
             message = "the trips of a worker find more to do, again and again"
             raise AssertionError(message)
-        wake.mark(taker.worker, taker.queues, is_idle=len(starts) < room)
         return [_run_of(each, worker) for each in starts]
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
         before = self.row(run)
         match _end_of(run, outcome_of(result, error)):
-            case fed.PutOff(wait=wait, key=key):
-                feed.put_off(run.handle, wait, key)
-            case fed.Changed(ending=ending, changes=changes):
-                feed.change(run.handle, ending, changes)
+            case worker_call.PutOff(wait=wait, key=key):
+                direct.put_off(run.handle, wait, key)
+            case worker_call.Changed(ending=ending, changes=changes):
+                direct.change(run.handle, ending, changes)
             case Ending() as ending:
-                taker = self._taker(run.worker, [self.queue])
+                # Of another process than that which may be idle.
+                taker = replace(self._taker(run.worker, [self.queue]), process=None)
                 while (taken := self._trip(taker, [run], ending=ending)).locked:
                     sleep(_AGAIN.total_seconds())
                 return bool(taken.ended)
@@ -74,7 +80,8 @@ class Direct(Celery):
 
     def _trip(self, taker: Taker, ends: Sequence[Run], *, room: int = 0, ending: Ending = _COMPLETED) -> Taken:
         ended = [each.handle.ended(ending) for each in ends]
-        taken = feed.step(taker, ended, room=room, is_marked=True)
+        is_marked = Feed.objects.filter(id=taker.process, idle_at__isnull=False).exists()
+        taken = direct.step(taker, ended, room=room, is_marked=is_marked, may_rest=room > 0)
         self.locked = [each for each in ends if each.call in taken.locked]
         self.again_at = taken.again_at if taken.again_at == taken.at + _AGAIN else None
         return taken
@@ -86,14 +93,29 @@ class Direct(Celery):
 
     def give_back(self, run: Run) -> bool:
         before = self.row(run)
-        feed.give_back([(run.call, run.ticket)])
+        direct.give_back([(run.call, run.ticket)])
         return self.row(run).ticket != before.ticket
 
     def _taker(self, worker: str, queues: Sequence[str]) -> Taker:
         turns = self.turns[worker]
         if len(queues) > 1:
             turns.set_weights(workers.direct_queues(queues))
-        return Taker(worker=worker_id(self.site + worker), queues=queues, tasks=[TASK], turns=turns)
+        id = worker_id(self.site + worker)
+        return Taker(worker=id, process=process_of(id), queues=queues, tasks=[TASK], turns=turns)
+
+
+def process_of(worker: UUID) -> UUID:
+    """Return the process of a worker that takes for all of its processes."""
+    return uuid5(worker, "process")
+
+
+def begin_process(taker: Taker) -> None:
+    """Let a worker's process have a session, and serve the queues, as it does before its first trip."""
+    assert taker.worker is not None
+    assert taker.process is not None
+    sessions.begin(taker.process)
+    if not Feed.objects.filter(id=taker.process, queues=list(taker.queues)).exists():
+        wake.serve(taker.process, taker.worker, taker.queues)
 
 
 def _run_of(start: Start, worker: str) -> Run:
@@ -103,5 +125,5 @@ def _run_of(start: Start, worker: str) -> Run:
     )
 
 
-def _end_of(run: Run, outcome: Outcome) -> fed.End:
-    return fed.end_of(outcome, attempt=run.handle.attempt, policy=run.handle.retry)
+def _end_of(run: Run, outcome: Outcome) -> worker_call.End:
+    return worker_call.end_of(outcome, attempt=run.handle.attempt, policy=run.handle.retry)

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from dispatcher import api, ending, engine
-from dispatcher.engine import feed
+from dispatcher.engine import direct
 from dispatcher.lifecycle import control
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Start, Taken, Taker
@@ -35,7 +35,7 @@ def send(*keys: str, **fields: Any) -> CallQueue:
 
 def take(taker: Taker = ONE, *ended: Start, room: int = 2) -> Taken:
     """Make a trip whose locks are held up to its commit."""
-    return slowly(lambda: feed.step(taker, [end_of(start) for start in ended], room=room))
+    return slowly(lambda: direct.step(taker, [end_of(start) for start in ended], room=room))
 
 
 def end_of(start: Start) -> Ended:
@@ -54,7 +54,7 @@ def ids(*trips: Taken) -> list[Any]:
 def rest(taker: Taker = OTHER) -> list[Any]:
     """Take what is left, as an idle worker does when it comes again: none needs the sweep of a tick."""
     come_along()
-    return [start.call.id for _ in range(3) for start in feed.step(taker, room=9).starts]
+    return [start.call.id for _ in range(3) for start in direct.step(taker, room=9).starts]
 
 
 def started(call: CallQueue) -> bool:
@@ -198,7 +198,7 @@ def test_a_call_that_is_given_back_and_a_recovery() -> None:
         assert rest() == ([] if lost else [call.id])
 
     explore(
-        {"worker": partial(feed.give_back, [(start.call.id, start.call.ticket)]), "recovery": give_up},
+        {"worker": partial(direct.give_back, [(start.call.id, start.call.ticket)]), "recovery": give_up},
         it_waits_once,
         at_least=5,
     )

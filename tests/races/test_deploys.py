@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from dispatcher.ending import completed
-from dispatcher.engine import feed
+from dispatcher.engine import direct
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Start, Taker
@@ -96,7 +96,7 @@ def take_and_end(barrier: Barrier) -> int:
     held: dict[UUID, Ended] = {}
     ran, deadline = 0, time.monotonic() + DEADLINE
     while held or CallQueue.objects.exclude(state__in=TERMINAL).exists():
-        taken = feed.step(taker, [*held.values()], room=1)
+        taken = direct.step(taker, [*held.values()], room=1)
         if taken.starts:
             meet()
         ran += len(taken.ended)

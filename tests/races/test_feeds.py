@@ -2,7 +2,7 @@
 
 import pytest
 
-from dispatcher.engine import feed
+from dispatcher.engine import direct
 from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.take import Taker
 from dispatcher.models import CallQueue, Feed, Queue
@@ -19,13 +19,13 @@ def test_a_worker_that_becomes_idle_before_a_send_commits_is_woken() -> None:
     Queue.objects.create(name="mail", delivery="direct")
     heartbeat.record(HERE, [])
     CallQueue.objects.send("noop", queue="mail")
-    assert len(feed.step(TAKER, room=2).starts) == 1
+    assert len(direct.step(TAKER, room=2).starts) == 1
     with actors(1) as (sender,), gated("dispatcher_note") as gate:
         sending = sender.begin(CallQueue.objects.send, "noop", queue="mail")
         sender.wait_blocked(by=gate)
         wake.mark(HERE.id, ["mail"], is_idle=True)
-        assert feed.step(TAKER, room=2).starts == [], "its look after the mark; the call is not committed yet"
+        assert direct.step(TAKER, room=2).starts == [], "its look after the mark; the call is not committed yet"
         gate.rollback()
         call = sending.result()
     assert Feed.objects.get().idle_at is None, "it was notified"
-    assert [start.call.id for start in feed.step(TAKER, room=2).starts] == [call.id]
+    assert [start.call.id for start in direct.step(TAKER, room=2).starts] == [call.id]

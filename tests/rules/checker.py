@@ -16,6 +16,7 @@ from tests.rules.reference import (
     State,
     Trip,
     all_keys,
+    is_alive,
     opening,
     room,
 )
@@ -241,9 +242,8 @@ def _unannounced(before: State, after: State, trip: Trip, answer: Answer) -> Ite
             idle = [
                 id
                 for id, feed in after.feeds.items()
-                if feed.idle_at is not None and lane.queue in feed.queues and id != trip.worker
-                if (seen := after.workers.get(id)) is None or not seen.is_gone
-                if (seen.seen_at if seen else feed.idle_at) > trip.now - trip.tuning.silence
+                if feed.idle_at is not None and lane.queue in feed.queues and id != trip.process
+                if is_alive(after, feed, trip)
             ]
             if idle:
                 yield f"lane {lane.id} of {lane.queue} is ready, and {idle} sleep"

@@ -6,7 +6,7 @@ What starts and ends is logged by triggers of the test, which know nothing of th
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 import psycopg
 
 from dispatcher.sql.functions import installed_name
+from tests import sessions
 from tests.rules.reference import MILLISECOND, Tuning
 from tests.rules.systems import TABLES, tuning_row
 
@@ -72,6 +73,10 @@ class Race:
     seed: int
     published: SimpleQueue[tuple[UUID, UUID]] = field(default_factory=SimpleQueue)
     dispense: threading.Event = field(default_factory=threading.Event)
+    notices: dict[UUID, threading.Event] = field(
+        default_factory=lambda: {UUID(int=n + 1): threading.Event() for n in range(len(WORKERS))}
+    )
+    """Of each process."""
     errors: list[str] = field(default_factory=list)
     trips: int = 0
     last_start: float = 0
@@ -116,20 +121,21 @@ class Race:
 
     def worker(self, db: psycopg.Connection, rnd: random.Random, n: int, queues: list[str], room: int) -> None:
         """Take, run and end; mark itself idle when nothing starts, and look once more."""
-        me = UUID(int=n + 1)
+        me, notice = UUID(int=n + 1), self.notices[UUID(int=n + 1)]
         held: list[tuple[UUID, UUID, float]] = []
-        is_idle, look_at = False, 0.0
+        is_marked, look_at = False, 0.0
         while self.is_on or held:
             now = time.monotonic()
             over = [run for run in held if run[2] <= now]
-            is_woken = is_idle and db.execute(IS_WOKEN, [me]).fetchone() is not None
-            if not over and not is_woken and now < look_at:
+            if not over and not notice.is_set() and now < look_at:
                 time.sleep(0.002)
                 continue
+            is_marked = is_marked and not notice.is_set()
+            notice.clear()
             held = [run for run in held if run not in over]
             free, ends = room - len(held), [(*run[:2], rnd) for run in over]
-            *calls, last = self._take(db, me, queues, free, "active", publish=4, is_marked=is_woken, ends=ends)
-            is_idle = is_idle and not is_woken
+            marks = {"is_marked": is_marked, "may_rest": free > 0}
+            *calls, last = self._take(db, me, queues, free, "active", publish=4, **marks, ends=ends)
             started = [call for call in calls if call.fate is None and call.state == "active"]
             self._publish(call for call in calls if call.fate is None and call.state == "dispatched")
             for call in started:
@@ -142,12 +148,15 @@ class Race:
             look_at = now + 0.5
             if last.again_at is not None:
                 look_at = min(look_at, now + max(0.0, (last.again_at - last.at).total_seconds()))
-            if not started and free and not is_idle:
-                db.execute(MARK_IDLE, [me])
-                is_idle, look_at = True, 0.0
-            if is_idle and len(held) >= room:
-                db.execute("UPDATE dispatcher_feed SET idle_at = NULL WHERE worker_id = %s", [me])
-                is_idle = False
+            if started:
+                is_marked = False
+                if notice.is_set():  # for another call, maybe
+                    for queue in queues:
+                        self._wake(db, queue)
+            elif free and not is_marked and (last.again_at is None or last.again_at > last.at):
+                is_marked, look_at = True, 0.0
+            else:
+                is_marked = is_marked and free > 0
 
     def dispenser(self, db: psycopg.Connection, _rnd: random.Random, _n: int) -> None:
         """Dispatch the broker's calls and publish them, when asked and twice a second."""
@@ -188,7 +197,6 @@ class Race:
 
     def sender(self, db: psycopg.Connection, rnd: random.Random, n: int) -> None:
         """Send to lanes of its own; sometimes roll back, or die before it has woken anyone."""
-        text = f"SELECT {installed_name('wake')}(%s, NULL, NULL, '30 s', clock_timestamp())"
         while self.is_sending:
             lane, count = rnd.randrange(1 + n, LANES + 1, 2), rnd.randint(1, 5)
             costs = [rnd.choice([1, 1, 1, 2])] * 3 if lane > 2 and rnd.random() < 0.4 else None
@@ -203,7 +211,7 @@ class Race:
                 self.sent += count
                 if rnd.random() < 0.9:
                     queue = "abc"[lane % 3]
-                    db.execute(text, [queue])
+                    self._wake(db, queue)
                     if queue == "c":
                         self.dispense.set()
             time.sleep(rnd.random() * 0.06)
@@ -226,6 +234,14 @@ class Race:
                 time.sleep(rnd.random() * 0.15)
             time.sleep(0.1)
 
+    def _wake(self, db: psycopg.Connection, queue: str) -> None:
+        text = f"SELECT {installed_name('wake')}(%s, NULL, NULL, '30 s', clock_timestamp())"
+        self._notify(process for (process,) in db.execute(text, [queue]) if process)
+
+    def _notify(self, processes: Iterable[UUID]) -> None:
+        for process in processes:
+            self.notices[process].set()
+
     def _publish(self, calls: Any) -> bool:
         started = [call for call in calls if call.fate is None]
         for call in started:
@@ -242,6 +258,7 @@ class Race:
         *,
         publish: int = 0,
         is_marked: bool = False,
+        may_rest: bool = False,
         ends: Sequence[Any] = (),
         claim: UUID | None = None,
     ) -> list[Any]:
@@ -250,8 +267,8 @@ class Race:
         nothing = [None] * len(ends)
         arrays = [[end[0] for end in ends], [end[1] for end in ends], [claim] * len(ends), states]
         statement = (
-            f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], NULL, %s::int, %s::text, %s::int, %s::bool,"
-            " false, '{}'::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[],"
+            f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], NULL, %s::int, %s::text, %s::int, %s::uuid,"
+            " %s::bool, %s::bool, false, '{}'::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[],"
             f" %s::jsonb[], %s::jsonb[], %s::interval[], NULL, NULL, false, {text}, NULL)"
         )
         given = [
@@ -260,7 +277,9 @@ class Race:
             room,
             becomes,
             publish,
+            worker,
             is_marked,
+            may_rest,
             *arrays,
             nothing,
             nothing,
@@ -270,6 +289,7 @@ class Race:
         ]
         with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
             rows = cursor.execute(statement, [*given, *values]).fetchall()
+        self._notify(rows[-1].wake)
         self.trips += 1
         if any(row.fate is None for row in rows[:-1]):
             self.last_start = max(self.last_start, time.monotonic())
@@ -277,8 +297,6 @@ class Race:
 
 
 WORKERS = [(["a", "b"], 4), (["b"], 1), (["a"], 8), (["a", "b"], 16)]
-IS_WOKEN = "SELECT FROM dispatcher_feed WHERE worker_id = %s AND idle_at IS NULL"
-MARK_IDLE = "UPDATE dispatcher_feed SET idle_at = clock_timestamp() WHERE worker_id = %s"
 SEND = """
 WITH sent AS (
     INSERT INTO dispatcher_callqueue (id, lane_id, queue, priority, on_limit, task, args, kwargs, meta, costs, errors,
@@ -328,7 +346,9 @@ def prepare(db: psycopg.Connection, seed: int) -> None:
             " serves_until) VALUES (%s, 'w', 'h', 1, 'prefork', 1, %s, now(), now() + '1 hour', now() + '1 hour')",
             [UUID(int=n + 1), queues],
         )
-        db.execute("INSERT INTO dispatcher_feed (worker_id, queues) VALUES (%s, %s)", [UUID(int=n + 1), queues])
+        id = UUID(int=n + 1)
+        db.execute("INSERT INTO dispatcher_feed (id, worker_id, queues) VALUES (%s, %s, %s)", [id, id, queues])
+        sessions.begin(id)
     db.execute(LOG)
 
 

@@ -110,10 +110,13 @@ class Call:
 
 @dataclass(kw_only=True)
 class Feed:
-    """A worker that takes calls itself."""
+    """A process of a worker that takes calls itself; of none that is known: a fetch that waits over HTTP."""
 
+    worker: Any
     queues: list[str]
     idle_at: int | None = None
+    is_over: bool = False
+    """Whether the process has no session any more."""
 
 
 @dataclass(kw_only=True)
@@ -259,7 +262,9 @@ class Trip:
     room: int
     becomes: str = "active"
     publish: int = 0
+    process: Any = None
     is_marked: bool = False
+    may_rest: bool = False
     keys: list[int] = field(default_factory=list)
     ends: list[End] = field(default_factory=list)
     due: list[int] | None = None
@@ -418,31 +423,34 @@ def opens_at(state: State, key: Room, cost: int, keys: dict[int, Room], trip: Tr
 # Who is woken.
 
 
-def wake(state: State, queue: str, key: int | None, trip: Trip) -> Any:
-    """Take the idle mark of the worker that has been idle for longest and may serve the queue; None: none is."""
+def wake(state: State, queue: str, key: int | None, trip: Trip, *, other_than: Any = None) -> Any:
+    """Take the idle mark of the process that has been idle for longest and may serve the queue; None: none is."""
 
     def may_hold(worker: Any) -> bool:
         if key is None or key not in state.keys:
             return True
         return room(state, state.keys[key], worker, trip.now, trip.tuning).own > 0
 
-    def is_alive(worker: Any, idle_at: int) -> bool:
-        seen = state.workers.get(worker)
-        return (idle_at if seen is None else seen.seen_at) > trip.now - trip.tuning.silence and not (
-            seen and seen.is_gone
-        )
-
     idle = [
         (feed.idle_at, id)
         for id, feed in state.feeds.items()
-        if feed.idle_at is not None and queue in feed.queues and id != trip.worker
-        if is_alive(id, feed.idle_at) and may_hold(id)
+        if feed.idle_at is not None and queue in feed.queues and id != other_than
+        if is_alive(state, feed, trip) and may_hold(feed.worker)
     ]
     if not idle:
         return None
     _, id = min(idle)
     state.feeds[id].idle_at = None
     return id
+
+
+def is_alive(state: State, feed: Feed, trip: Trip) -> bool:
+    """Return whether a process that is idle can be woken."""
+    if feed.worker is not None and feed.is_over:
+        return False
+    seen = state.workers.get(feed.worker)
+    seen_at = feed.idle_at if seen is None else seen.seen_at
+    return (seen_at or 0) > trip.now - trip.tuning.silence and not (seen and seen.is_gone)
 
 
 # One trip.
@@ -497,8 +505,6 @@ def take(state: State, trip: Trip) -> Answer:
     """Record the ends, and start what has room."""
     ended, freed = _record_ends(state, trip)
     looked_at = {*trip.keys, *freed}
-    if trip.is_marked and trip.worker in state.feeds:
-        state.feeds[trip.worker].idle_at = None
     keys, queues = _read_notes(state, trip.now)
     looked_at |= keys
     found = _find(state, trip, looked_at)
@@ -579,7 +585,7 @@ def _taker(state: State, trip: Trip, queue: str, queues: list[str]) -> str | Non
     delivery = state.deliveries.get(queue, "broker")
     if delivery == "broker":
         return "published"
-    has_feed = any(queue in feed.queues for id, feed in state.feeds.items() if id != trip.worker)
+    has_feed = any(queue in feed.queues for feed in state.feeds.values() if feed.worker != trip.worker)
     return "others" if delivery == "http" or has_feed else None
 
 
@@ -949,7 +955,8 @@ def _leave(
         if state.deliveries.get(queue, "broker") == "broker":
             publish.add(queue)
         else:
-            woken |= {wake(state, queue, None, trip)} - {None}
+            woken |= {wake(state, queue, None, trip, other_than=trip.process)} - {None}
+    again_at = _rest(state, trip, chosen, again_at)
     return Answer(
         started=[*chosen.starts],
         fates={fate.call.id: fate.fate for fate in chosen.fates},
@@ -959,6 +966,20 @@ def _leave(
         ended=ended,
         freed=freed,
     )
+
+
+def _rest(state: State, trip: Trip, chosen: Chosen, again_at: int | None) -> int | None:
+    """Mark the process as idle whose trip starts nothing, or take the mark away; return when it comes again."""
+    mine = state.feeds.get(trip.process)
+    if not chosen.starts and trip.may_rest and not trip.is_marked and (again_at is None or again_at > trip.now):
+        if mine is None:
+            # Its row may be there, and locked: it comes again.
+            state.feeds[trip.process] = Feed(worker=trip.worker, queues=[*trip.queues], idle_at=trip.now)
+            return trip.now + 2 * MILLISECOND
+        mine.idle_at, mine.queues = trip.now, [*trip.queues]
+    elif mine is not None and trip.is_marked and (chosen.starts or not trip.may_rest):
+        mine.idle_at = None
+    return again_at
 
 
 def _free(state: State, key: Room, chosen: Chosen) -> set[str]:

@@ -12,6 +12,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 
 from dispatcher.sql.functions import installed_name
+from tests import sessions
 from tests.rules.reference import (
     SECOND,
     Call,
@@ -33,6 +34,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BEGIN = 100 * SECOND
 QUEUES = ["a", "b", "c", "d"]
 WORKERS = [UUID(int=n) for n in range(1, 5)]
+PROCESSES = {worker: [UUID(int=10 * worker.int + n) for n in (1, 2)] for worker in WORKERS}
+"""Of each worker."""
 TABLES = ["callqueue", "lane", "lanesite", "slot", "start", "note", "feed", "ratelimitkey", "queue", "worker"]
 LIMITS = ["concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period"]
 
@@ -126,10 +129,12 @@ def _add_workers(rnd: Random, state: State) -> None:
             serves_until=pick([BEGIN + 2 * SECOND, BEGIN + 60 * SECOND]),
             is_gone=rnd.random() < 0.05,
         )
-        if rnd.random() < 0.9:
-            state.feeds[id] = Feed(queues=queues, idle_at=pick([None, BEGIN - 7, BEGIN - 7, BEGIN - 3]))
+        for process in PROCESSES[id]:
+            if rnd.random() < 0.7:
+                idle_at = pick([None, BEGIN - 7, BEGIN - 7, BEGIN - 3])
+                state.feeds[process] = Feed(worker=id, queues=queues, idle_at=idle_at, is_over=rnd.random() < 0.1)
     if rnd.random() < 0.2:  # a fetch that waits, of a worker that is not known
-        state.feeds[UUID(int=9)] = Feed(queues=rnd.sample(QUEUES, 2), idle_at=BEGIN - 5)
+        state.feeds[UUID(int=9)] = Feed(worker=None, queues=rnd.sample(QUEUES, 2), idle_at=BEGIN - 5)
 
 
 def _apart(state: State, ids: list[int]) -> list[int]:
@@ -203,7 +208,11 @@ def _load_workers(db: psycopg.Connection, state: State) -> None:
         columns |= {"seen_at": time(worker.seen_at), "serves_until": time(worker.serves_until)}
         _insert(db, "worker", {**columns, "stopped_at": EPOCH if worker.is_gone else None})
     for id, feed in state.feeds.items():
-        _insert(db, "feed", {"worker_id": id, "queues": feed.queues, "idle_at": time(feed.idle_at)})
+        columns = {"worker_id": feed.worker, "queues": feed.queues, "idle_at": time(feed.idle_at)}
+        _insert(db, "feed", {"id": id, **columns})
+    for process in (process for processes in PROCESSES.values() for process in processes):
+        is_over = process in state.feeds and state.feeds[process].is_over
+        (sessions.end if is_over else sessions.begin)(process)
 
 
 def add_call(db: psycopg.Connection, state: State, call: Call) -> None:
@@ -250,7 +259,7 @@ def held_in_memory(state: State) -> dict[str, Any]:
         "starts": Counter((key, start) for key, starts in state.starts.items() for start in starts),
         "lanes": {lane.id: (lane.place, lane.served_at, lane.kept_until) for lane in state.lanes.values()},
         "notes": Counter(state.notes),
-        "feeds": {id: feed.idle_at for id, feed in state.feeds.items()},
+        "feeds": {id: (feed.worker, feed.queues, feed.idle_at) for id, feed in state.feeds.items()},
     }
 
 
@@ -296,7 +305,10 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
             Note(back(row[0]) or 0, *row[1:])
             for row in rows("SELECT at, lane_id, key_id, is_forced FROM dispatcher_note")
         ),
-        "feeds": {id: back(idle_at) for id, idle_at in rows("SELECT worker_id, idle_at FROM dispatcher_feed")},
+        "feeds": {
+            row[0]: (*row[1:3], back(row[3]))
+            for row in rows("SELECT id, worker_id, queues, idle_at FROM dispatcher_feed")
+        },
     }
 
 
@@ -349,10 +361,11 @@ def call_take(db: psycopg.Connection, trip: Trip) -> list[Any]:
     text, values = tuning_row(trip.tuning)
     statement = (
         f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], %s::text[], %s::int, %s::text, %s::int,"
-        " %s::bool, false, %s::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[],"
+        " %s::uuid, %s::bool, %s::bool, false, %s::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[],"
         f" %s::jsonb[], %s::jsonb[], %s::interval[], %s::bigint[], %s::bigint[], %s::bool, {text}, %s::timestamptz)"
     )
-    given = [trip.worker, trip.queues, trip.tasks, trip.room, trip.becomes, trip.publish, trip.is_marked, trip.keys]
+    given = [trip.worker, trip.queues, trip.tasks, trip.room, trip.becomes, trip.publish]
+    given += [trip.process, trip.is_marked, trip.may_rest, trip.keys]
     with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
         weights = [trip.due, trip.stride, trip.is_strict]
         return cursor.execute(statement, [*given, *arrays, *weights, *values, time(trip.now)]).fetchall()

@@ -17,6 +17,7 @@ from tests.rules import checker, reference
 from tests.rules.reference import MILLISECOND, SECOND, Claim, End, Note, Trip, Tuning
 from tests.rules.systems import (
     BEGIN,
+    PROCESSES,
     QUEUES,
     WORKERS,
     add_call,
@@ -150,7 +151,7 @@ class Comparison:
             if self.rnd.random() < 0.7:
                 feed.idle_at = self.now - self.rnd.choice([0, 1])
                 self.db.execute(
-                    "UPDATE dispatcher_feed SET idle_at = %s WHERE worker_id = %s", [time(feed.idle_at), id]
+                    "UPDATE dispatcher_feed SET idle_at = %s WHERE id = %s", [time(feed.idle_at), id]
                 )
 
     def _claim(self, ahead: int | None = None, most: int = 2) -> None:
@@ -233,15 +234,19 @@ def random_trip(rnd: Random, state: reference.State, now: int, tuning: Tuning) -
     becomes = pick(["active"] * 4 + ["dispatched"]) if worker else "dispatched"
     held = [call for call in state.calls if call.state == "active"]
     is_weighted = rnd.random() < 0.3
+    process = worker and pick(PROCESSES[worker])
     return Trip(
         now=now,
         worker=worker,
+        process=process,
         queues=queues,
         tasks=pick([None, ["t"], ["t"], ["t", "new"]]),
         room=pick([0, 1, 1, 2, 4]),
         becomes=becomes,
         publish=pick([0, 0, 1, 3]),
-        is_marked=rnd.random() < 0.5,
+        # A process may have lost its mark, and not know yet.
+        is_marked=process in state.feeds and rnd.random() < 0.5,
+        may_rest=process is not None and rnd.random() < 0.7,
         keys=[pick([*state.keys, 98])] if rnd.random() < 0.2 else [],
         ends=[_random_end(rnd, call) for call in held if rnd.random() < 0.5],
         due=[pick([0, 1, 5]) for _ in queues] if is_weighted else None,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dispatcher.engine import feed
+from dispatcher.engine import direct
 from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
@@ -19,4 +19,4 @@ def send(count: int = 1, *, queue: str = "mail", **fields: Any) -> list[CallQueu
 
 def take(room: int = 1) -> Taken:
     """Make one step of a worker that has room for so many."""
-    return feed.step(TAKER, room=room)
+    return direct.step(TAKER, room=room)

@@ -16,7 +16,7 @@ from dispatcher.celery import heartbeat
 from dispatcher.celery.feed import Feed
 from dispatcher.celery.feed_runs import Run
 from dispatcher.celery.periodic import PeriodicTasks
-from dispatcher.engine import feed
+from dispatcher.engine import direct
 from dispatcher.errors import FunctionsMissing
 from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.periodic_runs import TICK
@@ -227,7 +227,7 @@ def test_a_release_back_leaves_no_function_behind_and_the_older_code_goes_on(fol
     assert following in releases.installed()
     releases.run(InstallFunctions(following), backwards=True)
     assert following not in releases.installed()
-    taken = feed.step(TAKER, [start.ended(ending.completed("by the newer"))], room=1)
+    taken = direct.step(TAKER, [start.ended(ending.completed("by the newer"))], room=1)
     assert (seen(first).result, [each.call.id for each in taken.starts]) == ("by the newer", [second.id])
 
 

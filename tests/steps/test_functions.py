@@ -16,7 +16,7 @@ from django.db import DatabaseError, ProgrammingError, connection, transaction
 
 from dispatcher import api, engine, errors, sql
 from dispatcher.ending import completed
-from dispatcher.engine import feed
+from dispatcher.engine import direct
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.run import Returned
 from dispatcher.migrations import _functions
@@ -223,7 +223,7 @@ def test_a_role_with_the_documented_grants_can_do_all_that_the_engine_does(role:
     (start,) = take().starts
     assert start.call.id == first.id
     assert engine.execute(published.id, ticket_of(published), lambda: "done") == Returned(result="done")
-    taken = feed.step(TAKER, [start.ended(completed("done"))], room=1)
+    taken = direct.step(TAKER, [start.ended(completed("done"))], room=1)
     assert [each.call.id for each in taken.starts] == [second.id]
     assert states([first, second, published, behind]) == ["completed", "active", "completed", "dispatched"]
     for work in (engine.tick, engine.recover, engine.sweep, engine.cleanup):
