@@ -8,7 +8,7 @@ from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, ParamSpec, Self, TypeVar
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import psycopg
 from django.db import OperationalError, connection, transaction
@@ -28,6 +28,7 @@ from dispatcher.states import Delivery, State
 from tests import db_admin, sessions
 from tests.deliveries.broker import Broker
 from tests.deliveries.celery import worker_id
+from tests.deliveries.direct import process_of
 from tests.drive import TASK, Drive, Run
 from tests.races.lockstep import DEADLINE, Actor, actors, holding
 
@@ -253,13 +254,14 @@ class Idle:
 
     def __init__(self, drive: Drive, name: str, *, queues: Sequence[str] = ()) -> None:
         self.drive, self.queues = drive, list(queues or [drive.queue])
-        self.info, self.process = _info(name, self.queues), uuid4()
+        self.info = _info(drive.site + name, self.queues)
+        self.process = process_of(self.info.id)
 
     def __enter__(self) -> Self:
         heartbeat.record(self.info, [])
         self.connection = db_admin.connect()
         self.connection.execute(SQL("LISTEN {}").format(Identifier(wake.channel(self.process))))
-        self.connection.execute(sessions.HOLD, [self.process])
+        sessions.begin(self.process)
         taker = Taker(worker=self.info.id, process=self.process, queues=self.queues, tasks=[TASK])
         wake.serve(self.process, self.info.id, self.queues)
         Feed.objects.filter(id=self.process).update(idle_at=self.drive.clock.now)
@@ -279,7 +281,7 @@ class Idle:
 
     def die(self) -> None:
         """End without a word: the mark stays."""
-        self.connection.close()
+        sessions.end(self.process)
 
     def notices(self) -> int:
         """Return how often it was woken since this was asked last."""

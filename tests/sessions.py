@@ -10,7 +10,6 @@ import psycopg
 
 from tests import db_admin
 
-HOLD = "SELECT pg_advisory_lock(hashtextextended(%s::uuid::text, 0))"
 
 
 class _Held:
@@ -23,7 +22,7 @@ def begin(process: UUID) -> None:
     if _Held.connection is None:
         _Held.connection = db_admin.connect()
     if process not in _Held.processes:
-        _Held.connection.execute(HOLD, [process])
+        _Held.connection.execute("SELECT pg_advisory_lock(hashtextextended(%s::uuid::text, 0))", [process])
         _Held.processes.add(process)
 
 

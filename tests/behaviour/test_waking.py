@@ -30,10 +30,10 @@ def test_a_send_wakes_no_worker_that_is_silent_busy_or_of_another_queue(drive: D
 def test_a_send_skips_a_process_that_has_died_and_wakes_the_next(drive: Drive) -> None:
     with Idle(drive, "one") as died:
         drive.clock.forward(1)
-        with Idle(drive, "one") as next_one:
+        with Idle(drive, "two") as alive:
             died.die()
             drive.send()
-            assert next_one.notices() == 1
+            assert alive.notices() == 1
 
 
 def test_a_send_that_is_rolled_back_wakes_no_worker(drive: Drive) -> None:
@@ -78,6 +78,6 @@ def test_room_that_an_end_gives_back_wakes_an_idle_worker_of_the_queue_that_wait
     post = drive.beside("direct", "post")
     post.send("api")
     assert post.take(worker="two") == []
-    with Idle(drive, "two", queues=["post"]) as two:
+    with Idle(post, "two") as two:
         assert drive.end(run)
         assert two.notices() == 1

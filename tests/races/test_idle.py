@@ -1,30 +1,35 @@
-"""Invariant 6 for direct delivery: no wake-up of an idle worker is lost, whichever commits last."""
+"""Invariant 6 for direct delivery: no wake-up of an idle process is lost, whichever commits last."""
+
+from uuid import uuid4
 
 import pytest
 
 from dispatcher.engine import direct
-from dispatcher.lifecycle import heartbeat, wake
+from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Taker
 from dispatcher.models import CallQueue, Feed, Queue
 from tests.builders import HERE
+from tests.deliveries.direct import begin_process
 from tests.races.lockstep import actors, concurrent, gated
 
 pytestmark = concurrent
 
-TAKER = Taker(worker=HERE.id, queues=["mail"], tasks=["noop"])
+TAKER = Taker(worker=HERE.id, process=uuid4(), queues=["mail"], tasks=["noop"])
 
 
 @pytest.mark.session
-def test_a_worker_that_becomes_idle_before_a_send_commits_is_woken() -> None:
+def test_a_process_that_becomes_idle_before_a_send_commits_is_woken() -> None:
     Queue.objects.create(name="mail", delivery="direct")
     heartbeat.record(HERE, [])
+    begin_process(TAKER)
     CallQueue.objects.send("noop", queue="mail")
     assert len(direct.step(TAKER, room=2).starts) == 1
     with actors(1) as (sender,), gated("dispatcher_note") as gate:
         sending = sender.begin(CallQueue.objects.send, "noop", queue="mail")
         sender.wait_blocked(by=gate)
-        wake.mark(HERE.id, ["mail"], is_idle=True)
-        assert direct.step(TAKER, room=2).starts == [], "its look after the mark; the call is not committed yet"
+        assert direct.step(TAKER, room=2, may_rest=True).starts == [], "the call is not committed yet"
+        assert Feed.objects.get().idle_at is not None
+        assert direct.step(TAKER, room=2, is_marked=True, may_rest=True).starts == [], "nor when it looks once more"
         gate.rollback()
         call = sending.result()
     assert Feed.objects.get().idle_at is None, "it was notified"
