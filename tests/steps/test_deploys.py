@@ -13,8 +13,6 @@ from django.db import connection, transaction
 
 from dispatcher import ending, engine, sql
 from dispatcher.celery import heartbeat
-from dispatcher.celery.feed import Feed
-from dispatcher.celery.feed_runs import Run
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.engine import direct
 from dispatcher.errors import FunctionsMissing
@@ -31,6 +29,7 @@ from tests.races.audit import audit
 from tests.races.lockstep import actors, eventually
 from tests.releases import install, uninstall
 from tests.steps.feeding import TAKER, take
+from tests.steps.loops import process
 
 pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
@@ -56,65 +55,31 @@ def is_the_remedy(reports: Callable[[], list[str]]) -> bool:
     return bool(found)
 
 
-class Pool:
-    """A pool with one process, that runs a call until the test reports its end."""
-
-    size, oldest_at = 1, None
-
-    def __init__(self) -> None:
-        self.runs: list[Run] = []
-
-    def give(self, run: Run) -> None:
-        self.runs.append(run)
-        run.accepted()
-
-    def free(self, run: Run) -> None:
-        self.runs.remove(run)
-
-    def busy_elsewhere(self) -> int:
-        return 0
-
-    def take_back(self, before: float) -> list[Run]:
-        return []
-
-
-@pytest.fixture
-def pool(direct: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
-    """Return the pool of a worker whose feed serves the queue `mail`."""
-    monkeypatch.setattr(heartbeat._Identity, "has_direct", True)  # noqa: SLF001 -- as its heartbeat has found
-    pool: Any = Pool()
-    feed = Feed(HERE.id, HERE.name, lambda: ["mail"], lambda: ["noop"])
-    feed.resume(pool)
-    yield pool
-    for run in [*pool.runs]:
-        run.report(ending.completed(None))
-    feed.finish()
-
-
 def test_a_worker_keeps_the_end_of_its_call_and_goes_on_when_the_functions_are_there(
-    pool: Pool, reports: Callable[[], list[str]]
+    direct: None, reports: Callable[[], list[str]]
 ) -> None:
     first, second = (CallQueue.objects.send("noop", queue="mail") for _ in range(2))
-    run = eventually(lambda: next(iter(pool.runs), None))
-    uninstall()
-    run.report(ending.completed("kept"))
-    eventually(lambda: is_the_remedy(reports))
-    assert states([first]) == [State.ACTIVE]
-    install()
-    eventually(lambda: seen(first).result == "kept")
-    eventually(lambda: [each.start.call.id for each in pool.runs] == [second.id])
+    with process() as worker:
+        assert worker.begun() == first.id
+        uninstall()
+        worker.end("kept")
+        eventually(lambda: is_the_remedy(reports))
+        assert states([first]) == [State.ACTIVE]
+        install()
+        eventually(lambda: seen(first).result == "kept")
+        assert worker.begun() == second.id
     assert is_the_remedy(reports)
 
 
 def test_a_worker_that_starts_before_the_migration_starts_calls_after_it(
-    reports: Callable[[], list[str]], request: pytest.FixtureRequest
+    direct: None, reports: Callable[[], list[str]]
 ) -> None:
     uninstall()
-    pool: Pool = request.getfixturevalue("pool")
-    call = CallQueue.objects.send("noop", queue="mail")
-    eventually(lambda: is_the_remedy(reports))
-    install()
-    eventually(lambda: [each.start.call.id for each in pool.runs] == [call.id])
+    with process() as worker:
+        call = CallQueue.objects.send("noop", queue="mail")
+        eventually(lambda: is_the_remedy(reports))
+        install()
+        assert worker.begun() == call.id
     assert is_the_remedy(reports)
 
 

@@ -1,0 +1,82 @@
+"""The loop of a worker's process, in a thread: its trips are the product's, and its calls run until the test ends them."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+from uuid import UUID
+
+from django.db import connections
+
+from dispatcher import ending
+from dispatcher.worker import call
+from dispatcher.worker.call import Run
+from dispatcher.worker.shared import Shared
+from dispatcher.worker.trips import Trips, Waiter
+from tests.builders import HERE
+from tests.races.lockstep import DEADLINE
+
+
+class Process:
+    """One of the worker `HERE`, that knows the task `noop`, with so many loops."""
+
+    def __init__(self, queues: Sequence[str], loops: int) -> None:
+        self.shared = Shared()
+        self.shared.write_queues(dict.fromkeys(queues, 1))
+        self.trips = Trips(HERE.id, ["noop"], self.shared, publish=0)
+        self.places = [self.shared.place(index) for index in range(loops)]
+        self._begun: SimpleQueue[Run] = SimpleQueue()
+        self._ended: SimpleQueue[Run] = SimpleQueue()
+        self._runs: list[Run] = []
+        self._threads = [Thread(target=self._loop, args=[place]) for place in self.places]
+
+    def begun(self) -> UUID:
+        """Wait until another call runs, and return it."""
+        self._runs.append(self._begun.get(timeout=DEADLINE))
+        return self._runs[-1].start.call.id
+
+    def end(self, result: Any = None, *, by: call.End | None = None) -> None:
+        """End the call that has run for longest."""
+        run = self._runs.pop(0)
+        run.end = ending.completed(result) if by is None else by
+        self._ended.put(run)
+
+    def _loop(self, place: Any) -> None:
+        place.enter(self.trips.session.process)
+        try:
+            while runs := self.trips.next(Waiter(place=place, room=1)):
+                for run in runs:
+                    self._begun.put(run)
+                    self.trips.ends.add(self._ended.get(timeout=DEADLINE))
+        finally:
+            connections.close_all()
+
+    def start(self) -> None:
+        """Let its loops begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End what runs, and let the loops leave."""
+        self.trips.leave()
+        while not self._begun.empty():
+            self.begun()
+        while self._runs:
+            self.end()
+        for thread in self._threads:
+            thread.join(DEADLINE)
+            assert not thread.is_alive()
+        self.trips.finish(self.places[0])
+        self.shared.close()
+
+
+@contextmanager
+def process(*queues: str, loops: int = 1) -> Iterator[Process]:
+    """Give a process whose loops run, of these queues."""
+    made = Process(queues or ["mail"], loops)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.stop()
