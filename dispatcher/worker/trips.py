@@ -194,7 +194,10 @@ class Trips:
                 return
             self.ends.take_again(ends)
             raise
-        self._rest(taken, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
+        if room:
+            self._rest(taken, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
+        elif (next_at := self.ends.next_at) is not None:
+            session.sleep(next_at, self._shared.leave_read)
 
     def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: "list[tuple[Run, object]]") -> None:
         """Give what has started to the loops that wait, each as much as it has room for, and note it."""
