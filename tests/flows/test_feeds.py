@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
 import pytest
 from django.db import connection
 
@@ -298,17 +297,6 @@ def test_a_frozen_worker_keeps_no_call_from_another(processes: Processes, worker
     finally:
         os.kill(processes.stack.children["worker"].pid, signal.SIGCONT)
         processes.stack.kill("second")
-
-
-def test_a_process_whose_main_process_is_killed_ends_its_call_and_leaves(processes: Processes, worker: Worker) -> None:
-    call = send(sample_tasks.echo_slowly, "first", 0.5)
-    eventually(lambda: processes.noted(call.id))
-    children = psutil.Process(worker.pid).children()
-    os.kill(worker.pid, signal.SIGKILL)
-    back = ended(call)
-    assert (back.state, back.result, back.attempt) == (State.COMPLETED, "first", 1)
-    eventually(lambda: not any(child.is_running() for child in children))
-    processes.stack.kill("worker")
 
 
 def test_what_a_frozen_worker_records_too_late_changes_nothing(processes: Processes, worker: Worker) -> None:
