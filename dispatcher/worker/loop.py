@@ -57,8 +57,6 @@ class Options:
     soft: float | None = None
     hard: float | None = None
     """The time limits of tasks without limits of their own, in seconds."""
-    publish: int = 0
-    """How many broker calls a trip dispatches, where it is their turn."""
     most_calls: int | None = None
     """After how many calls a process is replaced."""
     most_kb: int | None = None
@@ -234,7 +232,7 @@ def main(index: int, options: Options) -> None:
     assert shared is not None  # noqa: S101 -- the main process has made it before it forked
     if _Process.pid != os.getpid():
         _Process.pid, _Process.loops = os.getpid(), 0
-        _Process.trips = Trips(options.worker, options.tasks, shared, publish=options.publish)
+        _Process.trips = Trips(options.worker, options.tasks, shared)
     assert _Process.trips is not None  # noqa: S101
     loop = Loop(current_app._get_current_object(), index, _Process.trips, shared, options)  # noqa: SLF001
     _Process.loops += 1

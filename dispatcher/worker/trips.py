@@ -50,9 +50,9 @@ class Waiter:
 class Trips:
     """The trips of one process."""
 
-    def __init__(self, worker: UUID, tasks: Sequence[str], shared: Shared, *, publish: int) -> None:
-        """Take nothing yet. tasks: those that the process knows. publish: how many broker calls a trip dispatches."""
-        self.worker, self.tasks, self._shared, self._publish = worker, tasks, shared, publish
+    def __init__(self, worker: UUID, tasks: Sequence[str], shared: Shared) -> None:
+        """Take nothing yet. tasks: those that the process knows."""
+        self.worker, self.tasks, self._shared = worker, tasks, shared
         self.session = Session(worker)
         self.ends = Ends()
         self._turns, self._weights = Turns(), dict[str, int]()
@@ -180,7 +180,6 @@ class Trips:
                     taker,
                     [ended for _, ended in ends],
                     room=room,
-                    publish=self._publish,
                     is_marked=is_marked,
                     may_rest=may_rest,
                     begin=lambda taken: self._begin(taken, waiters, ends),
