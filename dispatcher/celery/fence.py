@@ -19,6 +19,7 @@ from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.celery.unknown import UnknownTasks
 from dispatcher.worker import control
+from dispatcher.worker.shared import Shared
 from dispatcher.worker.steps import LoopMemory, Loops
 
 
@@ -125,6 +126,8 @@ def join_worker(sender: WorkController, **_: Any) -> None:
 @signals.worker_process_init.connect
 def fence_process(sender: str | None, **_: Any) -> None:
     """Fence the tasks of a pool's process that was spawned, or that registered more; one that was forked has them."""
+    if Shared.current is not None:
+        Shared.current.enter_child()
     app = current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
     for name, task in app.tasks.items():
         if fence(task):

@@ -24,7 +24,6 @@ def step(
     ends: Sequence[Ended] = (),
     *,
     room: int,
-    publish: int = dispenser.PUBLISH,
     is_marked: bool = False,
     may_rest: bool = False,
     begin: Callable[[Taken], object] = lambda taken: taken,
@@ -32,7 +31,7 @@ def step(
 ) -> Taken:
     """Record how attempts ended, and start up to `room` calls, in one trip; then publish what it has dispatched.
 
-    See `take.take`. publish: how many calls of broker queues are dispatched, where it is their turn.
+    See `take.take`.
     """
     asked_at = monotonic()
 
@@ -44,14 +43,13 @@ def step(
         taker,
         ends,
         room=room,
-        publish=publish,
+        publish=dispenser.PUBLISH,
         is_marked=is_marked,
         may_rest=may_rest,
         begin=observe,
         report=report,
     )
-    if publish:
-        dispenser.serve(taken)
+    dispenser.serve(taken)
     return taken
 
 

@@ -197,6 +197,11 @@ def _claim_once(
     )
 
 
+def sample() -> None:
+    """Ask the database for the time until its clock is known well enough."""
+    _DatabaseClock.sample()
+
+
 def slack() -> timedelta:
     """Return how much later than asked this process begins, at the most: a taker's `delay`."""
     return _Pace.slack

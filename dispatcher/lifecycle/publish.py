@@ -72,7 +72,7 @@ def publish(calls: Sequence[Publishable], *, now: datetime | None = None) -> int
     A broker that can't be reached is an expected fault, and so is one that refuses a call: what it did not take stays
     unpublished, for a later tick.
     """
-    if not calls or monotonic() < _Rest.until:
+    if not calls or monotonic() < _Rest.until or not broker.reaches_workers():
         return 0
     if current_app.conf.task_always_eager:
         _note(calls, now)

@@ -16,6 +16,7 @@ from dispatcher.ending import Ending
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.turns import Turns
+from dispatcher.messages import broker
 from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue
 from dispatcher.signals import call_dropped
@@ -150,15 +151,17 @@ def take(
     starts. begin: is given what was taken before processes are notified that may go on. report: is given what calls
     the receivers of ends and drops, which may be slow.
     """
+    # What reaches no worker is left to processes that do.
+    publishes = broker.reaches_workers()
     shares = taker.turns.shares()
     turns = [shares[queue] for queue in taker.queues] if shares else None
     params = {
         "worker": taker.worker or (_NO_WORKER if is_eager() else None),
         "queues": list(taker.queues),
         "tasks": None if taker.tasks is None else list(taker.tasks),
-        "room": room if taker.queues else 0,
+        "room": room if taker.queues and (publishes or taker.becomes is State.ACTIVE) else 0,
         "becomes": taker.becomes.value,
-        "publish": publish,
+        "publish": publish if publishes else 0,
         "process": taker.process,
         "is_marked": is_marked,
         "may_rest": may_rest,
@@ -183,7 +186,7 @@ def take(
         ended=last.ended or (),
         locked=last.locked or (),
         again_at=last.again_at,
-        publish=last.publish or (),
+        publish=(publishes and last.publish) or (),
     )
     begin(taken)
     if last.wake:

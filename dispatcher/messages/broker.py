@@ -19,6 +19,20 @@ _pools: Final[WeakKeyDictionary[AMQP, tuple[int, ProducerPool]]] = WeakKeyDictio
 """The process that made the pool of each app's producers, and the pool: connections do not survive a fork."""
 
 
+class _Reach:
+    is_own = False
+
+
+def keep_to_itself() -> None:
+    """Publish nothing from now on: the transport is in this process's memory, which no other process reads."""
+    _Reach.is_own = True
+
+
+def reaches_workers() -> bool:
+    """Return whether other processes get what this one publishes."""
+    return not _Reach.is_own
+
+
 def bounded_producers(app: Celery) -> ProducerPool:
     """Return this process's producers, which wait at most BOUND_S for each answer of the broker.
 

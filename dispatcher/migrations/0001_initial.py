@@ -31,6 +31,10 @@ ALTER TABLE dispatcher_start SET (autovacuum_vacuum_scale_factor = 0.02, autovac
 ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.05, vacuum_truncate = false);
+ALTER TABLE dispatcher_feed SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+-- A process writes its mark again when it connects again.
+ALTER TABLE dispatcher_feed SET UNLOGGED;
 ALTER TABLE dispatcher_periodicrun SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 """

@@ -24,6 +24,7 @@ from dispatcher.lifecycle.take import Start
 from dispatcher.messages.message import parts
 from dispatcher.request import Changes
 from dispatcher.states import TERMINAL
+from dispatcher.worker.events import EventPipe
 from dispatcher.worker.shared import Running
 
 logger = logging.getLogger("celery.worker.strategy")
@@ -111,8 +112,8 @@ def limits_of(app: Celery, run_: Run, *, soft: float | None, hard: float | None)
     )
 
 
-def execute(app: Celery, run_: Run, hostname: str) -> End:
-    """Run a call's task by Celery's tracer; return how the attempt ended."""
+def execute(app: Celery, run_: Run, hostname: str, events: EventPipe | None) -> End:
+    """Run a call's task by Celery's tracer; return how the attempt ended. events: where its events go, if they do."""
     call = run_.start.call
     task = app.tasks[call.task]
     try:
@@ -138,7 +139,11 @@ def execute(app: Celery, run_: Run, hostname: str) -> End:
         RUN: run_,
     }
     logger.info(LOG_RECEIVED, {"name": call.task, "id": str(call.id)})
-    task.__trace__(str(call.id), args, kwargs, request)
+    if events is not None:
+        events.received(task, request)
+    result, info, runtime, _ = task.__trace__(str(call.id), args, kwargs, request)
+    if events is not None:
+        events.ended(task, request, info, result, runtime)
     return run_.end or run_.failed(RuntimeError("the task's tracer came to no end of the attempt"))
 
 

@@ -43,6 +43,8 @@ _SESSION_S: Final = 10.0
 _NAP_S: Final = 0.02
 _UNLIMITED_S: Final = 1e9
 """The time limit of the loops themselves."""
+_TURN_S: Final = 0.2
+"""How long the only process of a pool runs calls, and then messages of the broker, while both wait."""
 _LAST_S: Final = 5.0
 _QUEUES_S: Final = 5.0
 """How often it looks which of the worker's queues are direct, and at their weights; at least once a heartbeat."""
@@ -154,6 +156,7 @@ class Keeper:
     def _run(self) -> None:
         while self._seats or not self.is_closing:
             try:
+                self._send_events()
                 self._look_up()
                 self._balance()
                 self._wait()
@@ -165,6 +168,7 @@ class Keeper:
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
+        poll.register(self.shared.events.read, select.POLLIN)
         by_fd = {seat.pidfd: seat for seat in [*self._seats.values()] if seat.pidfd is not None}
         for descriptor in by_fd:
             poll.register(descriptor, select.POLLIN)
@@ -172,8 +176,16 @@ class Keeper:
             if descriptor == self._read:
                 with suppress(BlockingIOError):
                     os.read(self._read, _READ)
-            else:
+            elif descriptor in by_fd:
                 self._bury(by_fd[descriptor])
+
+    def _send_events(self) -> None:
+        """Send the events of calls to monitors, where the worker sends events."""
+        dispatcher = self.consumer.event_dispatcher
+        self.shared.sends_events = bool(dispatcher is not None and dispatcher.enabled)
+        for event in self.shared.events.lines():
+            if dispatcher is not None:
+                dispatcher.send(event.pop("kind"), **event)
 
     def _look_up(self) -> None:
         """Have the worker's direct queues looked up, once its first heartbeat is recorded."""
@@ -203,10 +215,11 @@ class Keeper:
         """Return how many loops there may be: the broker's messages get processes, but one, while calls are direct."""
         if self.is_closing or not self.shared.queues:
             return 0
-        size = self._size()
-        if size == 1 and self._is_solo:
-            return 1
-        return max(size - len(state.reserved_requests), 1 if size > 1 else 0)
+        size, reserved = self._size(), len(state.reserved_requests)
+        if size == 1 and reserved and not self._is_solo:
+            # Messages and calls alternate.
+            return int(monotonic() / _TURN_S) % 2
+        return max(size - reserved, 1)
 
     @property
     def _is_solo(self) -> bool:

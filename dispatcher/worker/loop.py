@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import inf
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from time import monotonic, sleep
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -57,8 +57,6 @@ class Options:
     soft: float | None = None
     hard: float | None = None
     """The time limits of tasks without limits of their own, in seconds."""
-    publish: int = 0
-    """How many broker calls a trip dispatches, where it is their turn."""
     most_calls: int | None = None
     """After how many calls a process is replaced."""
     most_kb: int | None = None
@@ -84,6 +82,7 @@ class Loop:
         self._lock = Lock()
         self._began_at = inf
         self._watch: Thread | None = None
+        self._has_batch = Event()
         self.has_left = self.is_terminated = False
 
     @property
@@ -106,6 +105,11 @@ class Loop:
                 break
             self._run_all(runs)
 
+    def end(self) -> None:
+        """Let its thread end."""
+        self.has_left = True
+        self._has_batch.set()
+
     def _room(self) -> int:
         is_short = self._mean_s < _SHORT_S and monotonic() > self._paced_until
         most = max(1, min(_MOST, int(_AHEAD_S / self._mean_s))) if is_short else 1
@@ -114,9 +118,11 @@ class Loop:
 
     def _run_all(self, runs: Sequence[Run]) -> None:
         self._waiting = [*reversed(runs)]
-        if len(runs) > 1 and self._watch is None:
-            self._watch = Thread(target=self._give_back_late, name="dispatcher-batch", daemon=True)
-            self._watch.start()
+        if len(runs) > 1:
+            self._has_batch.set()
+            if self._watch is None:
+                self._watch = Thread(target=self._give_back_late, name="dispatcher-batch", daemon=True)
+                self._watch.start()
         while (run := self._next()) is not None:
             run.end = self._run(run)
             if isinstance(run.end, Ending):
@@ -142,7 +148,8 @@ class Loop:
         try:
             with self._alone(), _limited_greenlet(run_limits.hard - began):
                 self.in_task = True
-                return call.execute(self.app, run, options.hostname)
+                events = self.shared.events if self.shared.sends_events else None
+                return call.execute(self.app, run, options.hostname, events)
         except TimeLimitExceeded as limit:
             return run.end or run.failed(limit)
         except SoftTimeLimitExceeded as limit:
@@ -166,7 +173,11 @@ class Loop:
     def _give_back_late(self) -> None:
         """Give back what waits in a batch behind a run that takes long, in a thread."""
         while not self.has_left:
+            self._has_batch.wait()
             sleep(_LATE_S / 2)
+            if not self._waiting:
+                self._has_batch.clear()
+                continue
             if monotonic() - self._began_at < _LATE_S:
                 continue
             with self._lock:
@@ -221,7 +232,7 @@ def main(index: int, options: Options) -> None:
     assert shared is not None  # noqa: S101 -- the main process has made it before it forked
     if _Process.pid != os.getpid():
         _Process.pid, _Process.loops = os.getpid(), 0
-        _Process.trips = Trips(options.worker, options.tasks, shared, publish=options.publish)
+        _Process.trips = Trips(options.worker, options.tasks, shared)
     assert _Process.trips is not None  # noqa: S101
     loop = Loop(current_app._get_current_object(), index, _Process.trips, shared, options)  # noqa: SLF001
     _Process.loops += 1
@@ -236,7 +247,7 @@ def main(index: int, options: Options) -> None:
             else:
                 _Process.trips.finish(loop.place)
             loop.place.leave()
-    loop.has_left = True
+    loop.end()
     if loop.is_terminated or loop.is_spent:
         # Celery's pool replaces it.
         sys.exit(_RECYCLE)
@@ -245,8 +256,6 @@ def main(index: int, options: Options) -> None:
 @contextmanager
 def _signals(loop: Loop) -> Iterator[None]:
     """Handle the signals of a process of its own."""
-    loop.shared.enter_child()
-
     def on_soft_limit(*_: Any) -> None:
         if loop.in_task:
             raise SoftTimeLimitExceeded

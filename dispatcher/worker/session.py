@@ -11,7 +11,7 @@ from uuid import UUID
 import uuid_utils.compat as uuid7
 
 from dispatcher import sql
-from dispatcher.lifecycle import wake
+from dispatcher.lifecycle import claim, wake
 
 _READ: Final = 4096
 _FIRST_POLL_S: Final = 0.02
@@ -53,6 +53,7 @@ class Session:
             if self._descriptor is not None:
                 sql.change("lock_session", {"process": self.process})
             wake.serve(self.process, self.worker, queues)
+            claim.sample()
         self.is_open, self.is_marked, self._is_woken = True, False, False
 
     def drop(self) -> None:

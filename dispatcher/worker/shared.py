@@ -18,6 +18,7 @@ from uuid import UUID
 from dispatcher.ending import Ending
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.states import Reason, State
+from dispatcher.worker.events import EventPipe
 
 PLACES: Final = 1024
 _QUEUES: Final = 65_536
@@ -234,6 +235,7 @@ class Shared:
     def __init__(self) -> None:
         """Make them, before the pool forks."""
         self._memory = mmap.mmap(-1, _QUEUES + PLACES * _SIZE)
+        self.events = EventPipe()
         self.leave_read, self._leave_write = os.pipe()
         os.set_blocking(self.leave_read, False)
         self._owner = os.getpid()
@@ -257,12 +259,21 @@ class Shared:
     def write_queues(self, queues: dict[str, int]) -> None:
         """Let the loops know the worker's direct queues. Raises ValueError where they take more than 64 KB."""
         text = json.dumps(queues).encode()
-        if len(text) > _QUEUES - 8:
+        if len(text) > _QUEUES - 9:
             message = f"the names of {len(queues)} direct queues are too long for one worker"
             raise ValueError(message)
         _LENGTH.pack_into(self._memory, 0, 0)
         self._memory[8 : 8 + len(text)] = text
         _LENGTH.pack_into(self._memory, 0, len(text))
+
+    @property
+    def sends_events(self) -> bool:
+        """Whether a monitor listens to the events of calls."""
+        return self._memory[_QUEUES - 1] != 0
+
+    @sends_events.setter
+    def sends_events(self, sends: bool) -> None:
+        self._memory[_QUEUES - 1] = sends
 
     def ask_to_leave(self, count: int) -> None:
         """Ask so many loops to leave: the first that have ended their calls."""

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from celery import bootsteps, signals
+from celery import Celery, bootsteps, signals
 from celery.worker import WorkController
 
 from dispatcher.celery import heartbeat
-from dispatcher.engine import dispenser
+from dispatcher.messages import broker
 from dispatcher.worker.keeper import Keeper
 from dispatcher.worker.loop import Options
 from dispatcher.worker.shared import Shared
@@ -24,6 +24,8 @@ class LoopMemory(bootsteps.StartStopStep):
         """Make it."""
         super().__init__(worker, **kwargs)
         Shared.current = Shared()
+        if is_in_memory(worker.app):
+            broker.keep_to_itself()
 
 
 class Loops(bootsteps.StartStopStep):
@@ -46,7 +48,6 @@ class Loops(bootsteps.StartStopStep):
             is_forked=controller.pool_cls.__module__.endswith("prefork"),
             soft=controller.soft_time_limit,
             hard=controller.time_limit,
-            publish=0 if is_in_memory(consumer) else dispenser.PUBLISH,
             most_calls=controller.max_tasks_per_child,
             most_kb=controller.max_memory_per_child,
         )
@@ -63,6 +64,7 @@ def keeper_of(controller: WorkController) -> Keeper | None:
     return getattr(controller, "dispatcher_keeper", None)
 
 
-def is_in_memory(consumer: "Consumer") -> bool:
-    """Whether the worker's transport is in its memory: no other process sees what it publishes."""
-    return bool(consumer.app.connection_for_write().transport_cls in {"memory", "kombu.transport.memory:Transport"})
+def is_in_memory(app: Celery) -> bool:
+    """Return whether the transport is in the process's own memory."""
+    with app.connection_for_write() as connection:
+        return bool(connection.transport.driver_type == "memory")

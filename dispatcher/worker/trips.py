@@ -50,9 +50,9 @@ class Waiter:
 class Trips:
     """The trips of one process."""
 
-    def __init__(self, worker: UUID, tasks: Sequence[str], shared: Shared, *, publish: int) -> None:
-        """Take nothing yet. tasks: those that the process knows. publish: how many broker calls a trip dispatches."""
-        self.worker, self.tasks, self._shared, self._publish = worker, tasks, shared, publish
+    def __init__(self, worker: UUID, tasks: Sequence[str], shared: Shared) -> None:
+        """Take nothing yet. tasks: those that the process knows."""
+        self.worker, self.tasks, self._shared = worker, tasks, shared
         self.session = Session(worker)
         self.ends = Ends()
         self._turns, self._weights = Turns(), dict[str, int]()
@@ -180,7 +180,6 @@ class Trips:
                     taker,
                     [ended for _, ended in ends],
                     room=room,
-                    publish=self._publish,
                     is_marked=is_marked,
                     may_rest=may_rest,
                     begin=lambda taken: self._begin(taken, waiters, ends),
@@ -194,7 +193,10 @@ class Trips:
                 return
             self.ends.take_again(ends)
             raise
-        self._rest(taken, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
+        if room:
+            self._rest(taken, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
+        elif (next_at := self.ends.next_at) is not None:
+            session.sleep(next_at, self._shared.leave_read)
 
     def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: "list[tuple[Run, object]]") -> None:
         """Give what has started to the loops that wait, each as much as it has room for, and note it."""

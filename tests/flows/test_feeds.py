@@ -299,38 +299,20 @@ def test_a_frozen_worker_keeps_no_call_from_another(processes: Processes, worker
         processes.stack.kill("second")
 
 
-def freeze(processes: Processes) -> None:
-    """Freeze the worker's main process, as a machine that swaps; its pool goes on."""
-    os.kill(processes.stack.children["worker"].pid, signal.SIGSTOP)
-
-
-def test_a_main_process_that_is_killed_with_results_on_the_pipe_loses_one_attempt(
-    processes: Processes, worker: Worker
-) -> None:
-    call = send(sample_tasks.nap, 0.5)
-    eventually(lambda: processes.noted(call.id))
-    freeze(processes)
-    eventually(lambda: processes.noted(call.id, "end"))
-    processes.stack.kill("worker")
-    start(processes, env={"FLOWS_FALLBACK": "1"})
-    back = ended(call)
-    assert (back.state, back.attempt, len(back.errors), processes.noted(call.id)) == (State.COMPLETED, 2, 1, 2)
-
-
-def test_results_that_a_frozen_worker_reports_too_late_change_nothing(processes: Processes, worker: Worker) -> None:
+def test_what_a_frozen_worker_records_too_late_changes_nothing(processes: Processes, worker: Worker) -> None:
     call = send(sample_tasks.echo_slowly, "first", 0.5)
     eventually(lambda: processes.noted(call.id))
     CallQueue.objects.filter(id=call.id).update(args=["second", 0])
-    freeze(processes)
+    group = os.getpgid(worker.pid)
+    os.killpg(group, signal.SIGSTOP)
     try:
-        eventually(lambda: processes.noted(call.id, "end"))
         processes.start_worker("second", env={"FLOWS_FALLBACK": "1"})
         processes.stack.wait_ready()
         back = ended(call)
     finally:
-        os.kill(processes.stack.children["worker"].pid, signal.SIGCONT)
+        os.killpg(group, signal.SIGCONT)
     processes.stack.kill("second")
-    # Once the worker takes calls again, it has dealt with the results from before.
+    # Once the worker takes calls again, it has dealt with the ends from before.
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
     call.refresh_from_db()
     assert (call.state, call.result, call.attempt, len(call.errors)) == (State.COMPLETED, "second", 2, 1)

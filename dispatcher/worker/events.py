@@ -1,0 +1,67 @@
+"""Celery's events of the calls that loops run, for monitors such as Flower: sent by the worker's main process.
+
+A loop writes each as a line into a pipe that was made before the pool forked, while somebody listens; the keeper reads
+them. A line that finds the pipe full is dropped, as Celery drops what a monitor is too slow for.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+from celery import Task
+from celery.app.trace import TraceInfo
+from celery.utils.saferepr import saferepr
+
+_MOST: Final = 4_096
+"""Bytes of a line at the most: so much is written whole (PIPE_BUF)."""
+_LONGEST: Final = 700
+"""Characters of a text in an event at the most."""
+_READ: Final = 65_536
+
+
+class EventPipe:
+    """The way of events from the loops to the main process."""
+
+    def __init__(self) -> None:
+        """Make it, before the pool forks."""
+        self.read, self._write = os.pipe()
+        os.set_blocking(self.read, False)
+        os.set_blocking(self._write, False)
+        self._rest = b""
+
+    def send(self, kind: str, task: Task, request: dict[str, Any], **fields: Any) -> None:
+        """Write an event of a call, if its task sends events."""
+        if not task.send_events:
+            return
+        texts = {name: text[:_LONGEST] if isinstance(text, str) else text for name, text in fields.items()}
+        line = json.dumps({"kind": kind, "uuid": request["id"], **texts}).encode() + b"\n"
+        if len(line) <= _MOST:
+            with suppress(BlockingIOError):
+                os.write(self._write, line)
+
+    def received(self, task: Task, request: dict[str, Any]) -> None:
+        """Write that a call was taken, and that it starts."""
+        names = ("argsrepr", "kwargsrepr", "root_id", "parent_id", "retries", "eta", "expires")
+        args, kwargs, *others = (request.get(name) for name in names)
+        more = dict(zip(names[2:], others, strict=True))
+        self.send("task-received", task, request, name=task.name, args=args, kwargs=kwargs, **more)
+        self.send("task-started", task, request, pid=os.getpid())
+
+    def ended(self, task: Task, request: dict[str, Any], info: TraceInfo | None, result: Any, runtime: float) -> None:
+        """Write how the tracer has ended."""
+        if info is None:
+            self.send("task-succeeded", task, request, result=saferepr(result), runtime=runtime)
+        elif info.state in {"RETRY", "FAILURE"}:
+            kind = "task-retried" if info.state == "RETRY" else "task-failed"
+            self.send(kind, task, request, exception=saferepr(info.retval), traceback=str(getattr(result, "traceback", "")))
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Yield the events that have come."""
+        with suppress(BlockingIOError):
+            while part := os.read(self.read, _READ):
+                self._rest += part
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            yield json.loads(line)
