@@ -6,6 +6,7 @@ from dispatcher.models import CallQueue, Feed
 from dispatcher.states import State
 from tests.builders import HERE, committed, key, seen, states
 from tests.races.lockstep import eventually
+from tests.steps.feeding import send
 from tests.steps.loops import process
 
 pytestmark = [committed, pytest.mark.session, pytest.mark.usefixtures("direct")]
@@ -37,12 +38,18 @@ def test_loops_of_one_process_share_its_connection_and_each_gets_what_it_has_roo
     with process(loops=3) as worker:
         eventually(is_idle)
         calls = [CallQueue.objects.send("noop", queue="mail") for _ in range(4)]
-        begun = [worker.begun() for _ in range(3)]
-        assert begun == [call.id for call in calls[:3]]
+        assert {worker.begun() for _ in range(3)} == {call.id for call in calls[:3]}
         assert [len(place.held) for place in worker.places] == [1, 1, 1]
-        worker.end("first")
+        worker.end("ended")
         assert worker.begun() == calls[3].id
-        eventually(lambda: seen(calls[0]).result == "first")
+        assert [seen(call).result for call in calls].count("ended") == 1
+
+
+def test_loops_of_one_process_that_end_at_once_take_all_calls() -> None:
+    calls = send(300)
+    with process(loops=6, is_quick=True):
+        eventually(lambda: states(calls) == [State.COMPLETED] * 300)
+    assert {seen(call).attempt for call in calls} == {1}
 
 
 def test_a_process_that_leaves_records_its_ends_first_and_deletes_its_mark() -> None:
