@@ -209,9 +209,9 @@ class Trips:
                         waiter.runs.append(runs.pop(0))
             unrecorded = self.ends.unrecorded
             for waiter in waiters:
-                left = [(each.call_id, each.ticket) for each in unrecorded] if waiter is waiters[0] else []
-                waiter.place.hold([*(run.handle for run in waiter.runs), *left])
-            waiters[0].place.keep(unrecorded)
+                left = unrecorded if waiter is waiters[0] else []
+                waiter.place.hold([*(run.handle for run in waiter.runs), *((e.call_id, e.ticket) for e in left)])
+                waiter.place.keep(left)
             waiters[0].place.end_trip()
             if len(waiters) > 1:
                 self._changed.notify_all()
