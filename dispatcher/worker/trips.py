@@ -157,7 +157,8 @@ class Trips:
         if not session.is_open:
             session.open([*queues])
         with self._changed:
-            waiters = [leader, *(each for each in self._waiters if each is not leader)]
+            # Without those that have been given theirs, and have not gone on with it yet.
+            waiters = [leader, *(each for each in self._waiters if each is not leader and not each.runs)]
         room = sum(each.room for each in waiters)
         gathers = self._gathered < _GATHERS and any(each.room > 1 for each in waiters)
         may_rest = session.may_rest and room > 0 and not gathers
@@ -226,7 +227,8 @@ class Trips:
                     direct.wake_another(self._weights)
             self._looks, self._gathered = 0, 0
             return
-        session.is_marked = may_rest
+        # See `take`: who has parked a lane, and finds another one, comes again first.
+        session.is_marked = may_rest and (is_marked or taken.again_at is None or taken.again_at > taken.at)
         now = monotonic()
         again_at = now + _LOOK_S if taken.again_at is None else claim.monotonic_of(taken.again_at)
         until = min(each for each in (now + _LOOK_S, again_at, self.ends.next_at) if each is not None)
