@@ -25,7 +25,7 @@ class Process:
         self.is_quick = is_quick
         self.shared = Shared()
         self.shared.write_queues(dict.fromkeys(queues, 1))
-        self.trips = Trips(HERE.id, ["noop"], self.shared, is_in_memory=True)
+        self.trips = Trips(HERE.id, ["noop"], self.shared)
         self.places = [self.shared.place(index) for index in range(loops)]
         self._begun: SimpleQueue[Run] = SimpleQueue()
         self._ended: SimpleQueue[Run] = SimpleQueue()
