@@ -1,8 +1,8 @@
 """What one send causes while many workers of its queue are idle: one is woken, and the others do nothing.
 
-One of them is a real worker. The others are a row each, as an idle feed has it, and one connection that listens for all
-of them, since a server may not take a hundred more. Senders choose the real one, which has been idle for the longest;
-what reaches the channels of all is counted.
+One of them is a real worker. The others are a row each, as an idle process has it, and one connection that listens for
+all of them and holds the locks of their sessions, since a server may not take a hundred more. Senders choose a process
+of the real one, which has been idle for the longest; what reaches the channels of all is counted.
 """
 
 import time
@@ -83,15 +83,16 @@ def _idle_workers(count: int) -> "Iterator[psycopg.Connection[tuple[object, ...]
     known = {name: params[name] for name in ("host", "port", "dbname", "user", "password") if params.get(name)}
     with psycopg.connect(**known, autocommit=True) as listener:
         for worker in workers:
+            listener.execute("SELECT pg_advisory_lock(hashtextextended(%s::uuid::text, 0))", [worker])
             _mark_idle(worker)
-        for worker in Feed.objects.values_list("worker_id", flat=True):
-            listener.execute(f"LISTEN {wake.channel(worker)}")
+        for process in Feed.objects.values_list("id", flat=True):
+            listener.execute(f"LISTEN {wake.channel(process)}")
         yield listener
     Feed.objects.filter(worker_id__in=workers).delete()
 
 
 def _mark_idle(worker: UUID) -> None:
-    """Register a worker, and let it be idle since later than any real one."""
+    """Register a worker with a process of the same id, and let it be idle since later than any real one."""
     here = heartbeat.WorkerInfo(
         id=worker,
         name=f"idle-{worker}",
@@ -103,4 +104,5 @@ def _mark_idle(worker: UUID) -> None:
         tasks=[nothing.name],
     )
     heartbeat.record(here, [])
-    Feed.objects.create(worker_id=worker, queues=[fixtures.QUEUE], idle_at=sql.now() + timedelta(hours=1))
+    idle_at = sql.now() + timedelta(hours=1)
+    Feed.objects.create(id=worker, worker_id=worker, queues=[fixtures.QUEUE], idle_at=idle_at)

@@ -178,7 +178,7 @@ class Worker:
             tasks=[nothing.name],
         )
         heartbeat.record(here, [])
-        Feed.objects.create(worker_id=here.id, queues=[fixtures.QUEUE])
+        Feed.objects.create(id=here.id, worker_id=here.id, queues=[fixtures.QUEUE])
 
     def __call__(self) -> Taken:
         """Make a trip. Raises AssertionError if it starts less than it should."""

@@ -1,4 +1,4 @@
-"""Sessions of the processes that tests play: nobody wakes a process whose session is over (see lock_session.sql).
+"""Sessions of the processes that tests play: a process whose session is over is not woken (see lock_session.sql).
 
 They are on one connection of the tests' own, since what a process asks for itself is not what others see of it.
 """
@@ -11,10 +11,9 @@ import psycopg
 from tests import db_admin
 
 
-
 class _Held:
     connection: psycopg.Connection[Any] | None = None
-    processes: set[UUID] = set()  # noqa: RUF012 -- of the test that runs
+    processes: set[UUID] = set()
 
 
 def begin(process: UUID) -> None:

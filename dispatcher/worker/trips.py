@@ -222,7 +222,7 @@ class Trips:
         session = self.session
         if taken.starts:
             if session.note_start():
-                # Whoever has woken this process meant another call, maybe.
+                # The sender that has woken this process may have meant another call.
                 with session.used():
                     direct.wake_another(self._weights)
             self._looks, self._gathered = 0, 0

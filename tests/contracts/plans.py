@@ -32,6 +32,7 @@ USUAL: Final[dict[str, Any]] = {
     **dict.fromkeys(
         (
             "is_marked",
+            "may_rest",
             "is_pulled",
             "keeps_events",
             "any_delivery",
@@ -42,8 +43,8 @@ USUAL: Final[dict[str, Any]] = {
         ),
         False,
     ),
-    **dict.fromkeys(("may_defer", "is_durable", "is_noted", "is_idle"), True),
-    **dict.fromkeys(("worker", "ticket", "claim"), uuid4()),
+    **dict.fromkeys(("may_defer", "is_durable", "is_noted"), True),
+    **dict.fromkeys(("worker", "process", "ticket", "claim"), uuid4()),
     **dict.fromkeys(("priority", "after", "publish", "lane", "key"), 0),
     **dict.fromkeys(("most_lanes", "most_keys"), 100),
     "queue": "direct",

@@ -100,8 +100,8 @@ class Direct(Celery):
         turns = self.turns[worker]
         if len(queues) > 1:
             turns.set_weights(workers.direct_queues(queues))
-        id = worker_id(self.site + worker)
-        return Taker(worker=id, process=process_of(id), queues=queues, tasks=[TASK], turns=turns)
+        who = worker_id(self.site + worker)
+        return Taker(worker=who, process=process_of(who), queues=queues, tasks=[TASK], turns=turns)
 
 
 def process_of(worker: UUID) -> UUID:

@@ -150,9 +150,7 @@ class Comparison:
         for id, feed in self.state.feeds.items():
             if self.rnd.random() < 0.7:
                 feed.idle_at = self.now - self.rnd.choice([0, 1])
-                self.db.execute(
-                    "UPDATE dispatcher_feed SET idle_at = %s WHERE id = %s", [time(feed.idle_at), id]
-                )
+                self.db.execute("UPDATE dispatcher_feed SET idle_at = %s WHERE id = %s", [time(feed.idle_at), id])
 
     def _claim(self, ahead: int | None = None, most: int = 2) -> None:
         dispatched = [call for call in self.state.calls if call.state == "dispatched"]

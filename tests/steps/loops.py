@@ -1,4 +1,4 @@
-"""The loop of a worker's process, in a thread: its trips are the product's, and its calls run until the test ends them."""
+"""The loops of a worker's process, in threads: their trips are the product's, and a call runs until the test ends it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -215,7 +215,8 @@ def role() -> Iterator[str]:
 
 @committed
 @pytest.mark.session
-def test_a_role_with_the_documented_grants_can_do_all_that_the_engine_does(role: str, direct: None) -> None:
+@pytest.mark.usefixtures("direct")
+def test_a_role_with_the_documented_grants_can_do_all_that_the_engine_does(role: str) -> None:
     key("api", concurrency=1, rate=(9, 60), throttle=(1_000, 1), per_worker=1)
     key("relay", concurrency=1, rate=(9, 60), throttle=(1_000, 1))
     first, second = (CallQueue.objects.send("noop", queue="mail", keys=["api"]) for _ in range(2))

@@ -16,6 +16,7 @@ from dispatcher.celery import revoke
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
+from dispatcher.worker import control as worker_control
 from tests.builders import committed, key, seen, states
 from tests.steps.conftest import Broker
 from tests.steps.sample_tasks import behaviours, deliver, do, ran, sent, wake
@@ -29,6 +30,7 @@ pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 def _commands() -> Iterator[None]:
     before = dict(Panel.data)
     revoke.listen()
+    worker_control.listen()
     yield
     Panel.data.update(before)
     worker_state.reset_state()
@@ -37,7 +39,7 @@ def _commands() -> Iterator[None]:
 def command(broker: Broker, *calls: object, name: str = "revoke", **options: object) -> None:
     """Let a worker get the command, as it does from the broker."""
     ids = [str(getattr(call, "id", call)) for call in calls]
-    Panel.data[name](SimpleNamespace(app=broker.app, consumer=None), task_id=ids, **options)
+    Panel.data[name](SimpleNamespace(app=broker.app, consumer=SimpleNamespace(controller=None)), task_id=ids, **options)
 
 
 def test_a_call_that_waits_is_cancelled(broker: Broker) -> None:
