@@ -148,7 +148,9 @@ class Presence(bootsteps.StartStopStep):
         connections.close_all()
 
     def _record(self) -> None:
-        _Identity.has_direct = bool(workers.record_heartbeat(self._worker_info(), [*reserved_calls(), *_calls_of_loops()]))
+        _Identity.has_direct = bool(
+            workers.record_heartbeat(self._worker_info(), [*reserved_calls(), *_calls_of_loops()])
+        )
 
     def _worker_info(self) -> WorkerInfo:
         worker = self.worker

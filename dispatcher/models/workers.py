@@ -29,14 +29,12 @@ class Worker(models.Model):
 
 
 class Feed(models.Model):
-    """A process of a Celery worker that takes calls of direct queues from PostgreSQL, or a fetch that waits over HTTP."""
+    """A process of a Celery worker that takes calls of direct queues, or a fetch that waits over HTTP."""
 
     id = models.UUIDField(primary_key=True, editable=False)
     worker_id = models.UUIDField(null=True)
     queues = ArrayField(models.CharField(max_length=255), help_text="The queues whose calls it takes directly.")
-    idle_at = models.DateTimeField(
-        null=True, help_text="Since when it waits for calls; null: a call need not wake it."
-    )
+    idle_at = models.DateTimeField(null=True, help_text="Since when it waits for calls; null: a call need not wake it.")
 
     def __str__(self) -> str:
         return f"{self.id}"

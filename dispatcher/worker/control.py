@@ -23,7 +23,7 @@ def listen() -> None:
         command = Panel.data[name]
         if not hasattr(command, "reaches_loops"):
             Panel.data[name] = reaching(command)
-            Panel.data[name].reaches_loops = True  # type: ignore[attr-defined]
+            Panel.data[name].reaches_loops = True
     Panel.data["dump_active"] = Panel.data["active"]
 
 

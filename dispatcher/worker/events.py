@@ -55,7 +55,9 @@ class EventPipe:
             self.send("task-succeeded", task, request, result=saferepr(result), runtime=runtime)
         elif info.state in {"RETRY", "FAILURE"}:
             kind = "task-retried" if info.state == "RETRY" else "task-failed"
-            self.send(kind, task, request, exception=saferepr(info.retval), traceback=str(getattr(result, "traceback", "")))
+            self.send(
+                kind, task, request, exception=saferepr(info.retval), traceback=str(getattr(result, "traceback", ""))
+            )
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the events that have come."""

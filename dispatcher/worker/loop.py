@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf
 from threading import Event, Lock, Thread
@@ -201,7 +201,7 @@ class Loop:
 
 @contextmanager
 def _limited_greenlet(seconds: float) -> Iterator[None]:
-    """End a task that runs for longer, where it runs in a greenlet: no signal reaches that. Raises TimeLimitExceeded."""
+    """End a task that runs for longer in a greenlet, which no signal reaches. Raises TimeLimitExceeded."""
     gevent = sys.modules.get("gevent")
     if seconds == inf or gevent is None or not gevent.monkey.is_module_patched("threading"):
         yield
@@ -236,7 +236,7 @@ def main(index: int, options: Options) -> None:
     assert _Process.trips is not None  # noqa: S101
     loop = Loop(current_app._get_current_object(), index, _Process.trips, shared, options)  # noqa: SLF001
     _Process.loops += 1
-    with _signals(loop) if options.is_forked else suppress():
+    with _signals(loop) if options.is_forked else nullcontext():
         try:
             loop.run()
         finally:
@@ -256,6 +256,7 @@ def main(index: int, options: Options) -> None:
 @contextmanager
 def _signals(loop: Loop) -> Iterator[None]:
     """Handle the signals of a process of its own."""
+
     def on_soft_limit(*_: Any) -> None:
         if loop.in_task:
             raise SoftTimeLimitExceeded

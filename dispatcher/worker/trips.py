@@ -15,6 +15,7 @@ from uuid import UUID
 from dispatcher import sql
 from dispatcher.engine import direct
 from dispatcher.lifecycle import claim
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.limits.turns import Turns
 from dispatcher.sql import faults
@@ -91,7 +92,7 @@ class Trips:
         self.session.interrupt()
 
     def finish(self, place: Place) -> None:
-        """Record what has ended, once no loop is left in this process; the connection is kept while queues are direct."""
+        """Record what has ended, once no loop is left here; the connection is kept while queues are direct."""
         with self._changed:
             while self._leader is not None:
                 self._changed.wait()
@@ -199,7 +200,7 @@ class Trips:
         elif (next_at := self.ends.next_at) is not None:
             session.sleep(next_at, self._shared.leave_read)
 
-    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: "list[tuple[Run, object]]") -> None:
+    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]]) -> None:
         """Give what has started to the loops that wait, each as much as it has room for, and note it."""
         self.ends.settle(ends, taken.locked)
         runs = [Run(start=start, slack=claim.slack()) for start in taken.starts]
