@@ -268,8 +268,8 @@ class Race:
         arrays = [[end[0] for end in ends], [end[1] for end in ends], [claim] * len(ends), states]
         statement = (
             f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], NULL, %s::int, %s::text, %s::int, %s::uuid,"
-            " %s::bool, %s::bool, false, '{}'::bigint[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::text[], %s::smallint[],"
-            f" %s::jsonb[], %s::jsonb[], %s::interval[], NULL, NULL, false, {text}, NULL)"
+            " %s::bool, %s::bool, false, '{}'::bigint[], %s::uuid[], %s::uuid[], %s::uuid[],"
+            f" %s::text[], %s::text[], %s::smallint[], %s::jsonb[], %s::jsonb[], %s::interval[], NULL, NULL, false, {text}, NULL)"
         )
         given = [
             worker,

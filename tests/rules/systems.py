@@ -362,7 +362,8 @@ def call_take(db: psycopg.Connection, trip: Trip) -> list[Any]:
     statement = (
         f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], %s::text[], %s::int, %s::text, %s::int,"
         " %s::uuid, %s::bool, %s::bool, false, %s::bigint[], %s::uuid[], %s::uuid[], %s::uuid[],"
-        f" %s::text[], %s::text[], %s::smallint[], %s::jsonb[], %s::jsonb[], %s::interval[], %s::bigint[], %s::bigint[], %s::bool, {text}, %s::timestamptz)"
+        " %s::text[], %s::text[], %s::smallint[], %s::jsonb[], %s::jsonb[], %s::interval[],"
+        f" %s::bigint[], %s::bigint[], %s::bool, {text}, %s::timestamptz)"
     )
     given = [trip.worker, trip.queues, trip.tasks, trip.room, trip.becomes, trip.publish]
     given += [trip.process, trip.is_marked, trip.may_rest, trip.keys]

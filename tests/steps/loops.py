@@ -1,4 +1,4 @@
-"""The loops of a worker's process, in threads: their trips are the product's, and a call runs until the test ends it."""
+"""The loops of a worker's process in threads: the trips are real, and calls run until the test ends them."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
