@@ -39,6 +39,8 @@ _MOST_HELD: Final = 64
 _ENDS_AT: Final = _HELD_AT + 8 + 32 * _MOST_HELD
 _NONE: Final = bytes(16)
 _NAP_S: Final = 0.002
+_READS: Final = 50
+"""How often a record is read that is being written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,11 +214,13 @@ class Place:
         return int(done)
 
     def _head(self) -> tuple[bytes, int, int, bool, bool]:
-        while True:
-            seq, *rest = _HEAD.unpack_from(self._memory, self._at)
+        for _ in range(_READS):
+            seq, process, pid, trips, is_in_trip, is_lost = _HEAD.unpack_from(self._memory, self._at)
             if seq % 2 == 0 and _LENGTH.unpack_from(self._memory, self._at) == (seq,):
-                process, pid, trips, is_in_trip, is_lost = rest
-                return process, pid, trips, is_in_trip, is_lost
+                break
+            sleep(_NAP_S)
+        # Or the process was killed while it wrote.
+        return process, pid, trips, is_in_trip, is_lost
 
     def _write_head(self, process: bytes, pid: int, trips: int, *, is_in_trip: bool, is_lost: bool) -> None:
         (seq,) = _LENGTH.unpack_from(self._memory, self._at)
@@ -248,13 +252,13 @@ class Shared:
     @property
     def queues(self) -> dict[str, int]:
         """The worker's direct queues, with their weights."""
-        while True:
-            (length,) = _LENGTH.unpack_from(self._memory, 0)
-            text = self._memory[8 : 8 + length]
-            if text == self._known[0]:
-                return self._known[1]
+        (length,) = _LENGTH.unpack_from(self._memory, 0)
+        text = self._memory[8 : 8 + length]
+        if text != self._known[0]:
+            # While they are written they are those of before.
             with suppress(ValueError):
                 self._known = text, json.loads(text)
+        return self._known[1]
 
     def write_queues(self, queues: dict[str, int]) -> None:
         """Let the loops know the worker's direct queues. Raises ValueError where they take more than 64 KB."""
