@@ -269,7 +269,8 @@ class Race:
         statement = (
             f"SELECT * FROM {installed_name('take')}(%s::uuid, %s::text[], NULL, %s::int, %s::text, %s::int, %s::uuid,"
             " %s::bool, %s::bool, false, '{}'::bigint[], %s::uuid[], %s::uuid[], %s::uuid[],"
-            f" %s::text[], %s::text[], %s::smallint[], %s::jsonb[], %s::jsonb[], %s::interval[], NULL, NULL, false, {text}, NULL)"
+            " %s::text[], %s::text[], %s::smallint[], %s::jsonb[], %s::jsonb[], %s::interval[],"
+            f" NULL, NULL, false, {text}, NULL)"
         )
         given = [
             worker,

@@ -1,6 +1,6 @@
 """Traps in the trial's processes, for moments that are too short to be hit from outside.
 
-The trial arms one for a process by name; who next comes to that point gets the signal, with its whole group.
+The trial arms one for a process by name; who next comes to that point gets the signal, alone or with its whole group.
 """
 
 import os
@@ -12,6 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from dispatcher.engine import direct
 from dispatcher.lifecycle import claim, publish, run
 from trials.chaos import notes
 
@@ -22,6 +23,8 @@ PUBLISHING = "publishing"
 """Between the commit of a trip that has dispatched calls and their publication."""
 RUNNING = "running"
 """Between the claim and the first line of the task."""
+ENDED = "ended"
+"""Between the last line of a task and the trip of its process that records the end."""
 
 
 def install() -> None:
@@ -29,18 +32,19 @@ def install() -> None:
     if "CHAOS_NAME" in os.environ:
         publish.publish = _trapped(PUBLISHING, publish.publish)
         run.run = _trapped(RUNNING, run.run)
+        direct.step = _trapped(ENDED, direct.step, needs=1)
         claim.is_in_time_at = _noted(claim.is_in_time_at)
 
 
 def path(run_dir: Path, name: str, point: str) -> Path:
-    """Return the file by which the fault_point of a process is armed; it holds the number of the signal."""
+    """Return the file by which the fault_point of a process is armed: the signal, and whether for one alone."""
     return run_dir / f"{name}.{point}"
 
 
-def arm(fault_point: Path, how: signal.Signals) -> None:
-    """Arm a fault_point, whole from the first moment."""
+def arm(fault_point: Path, how: signal.Signals, *, alone: bool = False) -> None:
+    """Arm a fault_point, whole from the first moment. alone: for the process that comes to it, and not its group."""
     draft = fault_point.with_suffix(".draft")
-    draft.write_text(str(how.value))
+    draft.write_text(f"{how.value} {int(alone)}")
     draft.rename(fault_point)
 
 
@@ -72,13 +76,14 @@ def _noted(is_in_time: Callable[..., bool]) -> Callable[..., bool]:
     return wait
 
 
-def _trapped(point: str, step: Callable[P, R]) -> Callable[P, R]:
+def _trapped(point: str, step: Callable[P, R], *, needs: int = 0) -> Callable[P, R]:
+    """Set a fault point before a step. needs: the argument without which it does nothing of the kind."""
     fault_point = path(notes.directory(), os.environ["CHAOS_NAME"], point)
 
     @wraps(step)
     def walk(*args: P.args, **kwargs: P.kwargs) -> R:
-        # A trip that has dispatched nothing publishes an empty list.
-        if fault_point.exists() and args[0]:
+        # A trip that has dispatched nothing publishes an empty list; a loop that was idle brings no ends.
+        if fault_point.exists() and args[needs:] and args[needs]:
             _spring(fault_point)
         return step(*args, **kwargs)
 
@@ -87,6 +92,9 @@ def _trapped(point: str, step: Callable[P, R]) -> Callable[P, R]:
 
 def _spring(fault_point: Path) -> None:
     with suppress(FileNotFoundError):
-        how = int(fault_point.read_text())
+        how, alone = map(int, fault_point.read_text().split())
         fault_point.unlink()
-        os.killpg(os.getpgrp(), how)
+        if alone:
+            os.kill(os.getpid(), how)
+        else:
+            os.killpg(os.getpgrp(), how)

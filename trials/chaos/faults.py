@@ -60,6 +60,17 @@ class Faults:
                 Random(fault.number).choice(children).kill()  # noqa: S311 - any of them will do
         return time.monotonic()
 
+    def _child_killed_at_start(self, fault: Fault) -> float:
+        return self._trap(fault, fault_points.RUNNING, signal.SIGKILL, alone=True)
+
+    def _child_killed_at_end(self, fault: Fault) -> float:
+        return self._trap(fault, fault_points.ENDED, signal.SIGKILL, alone=True)
+
+    def _main_killed(self, fault: Fault) -> float:
+        with suppress(ProcessLookupError):
+            os.kill(self.supervisor.child(fault.target).pid, signal.SIGKILL)
+        return time.monotonic()
+
     def _worker_frozen(self, fault: Fault) -> float:
         self._signal(fault.target, signal.SIGSTOP)
         return self._thaw(fault)
@@ -164,9 +175,9 @@ class Faults:
             os.killpg(self.supervisor.child(name).pid, how)
         return time.monotonic()
 
-    def _trap(self, fault: Fault, point: str, how: signal.Signals) -> float:
+    def _trap(self, fault: Fault, point: str, how: signal.Signals, *, alone: bool = False) -> float:
         fault_point = fault_points.path(self.notes, fault.target, point)
-        fault_points.arm(fault_point, how)
+        fault_points.arm(fault_point, how, alone=alone)
         deadline = time.monotonic() + TRAP_PATIENCE
         while fault_point.exists() and time.monotonic() < deadline:
             time.sleep(LOOK_EVERY)

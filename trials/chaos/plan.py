@@ -57,7 +57,10 @@ class Fault:
 KINDS = {
     "worker_killed": Kind(words="killed with its children", targets=WORKERS, peace=10.0),
     "worker_killed_at_start": Kind(words="killed between claim and run", targets=WORKERS, peace=10.0),
+    "main_killed": Kind(words="killed without its children", targets=WORKERS, peace=10.0),
     "child_killed": Kind(words="one child killed", targets=WORKERS, peace=3.0),
+    "child_killed_at_start": Kind(words="one child killed between start and run", targets=WORKERS, peace=3.0),
+    "child_killed_at_end": Kind(words="one child killed between run and record", targets=WORKERS, peace=3.0),
     "worker_frozen": Kind(words="frozen past its leases, thawed", targets=WORKERS, seconds=(6.0, 9.0), peace=10.0),
     "worker_frozen_at_start": Kind(
         words="frozen between claim and run, thawed", targets=WORKERS, seconds=(6.0, 9.0), peace=10.0
