@@ -1,10 +1,18 @@
 """The trips of a worker's processes: what they leave when nothing starts, and who gets what they start."""
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from django.db import connection
+
+from dispatcher import ending
+from dispatcher.ending import Ending
 from dispatcher.models import CallQueue, Feed
+from dispatcher.request import Changes
 from dispatcher.states import State
+from dispatcher.worker.call import Changed, Missed, PutOff
 from tests.builders import HERE, committed, key, seen, states
+from tests.faults import locked
 from tests.races.lockstep import eventually
 from tests.steps.feeding import send
 from tests.steps.loops import process
@@ -58,3 +66,85 @@ def test_a_process_that_leaves_records_its_ends_first_and_deletes_its_mark() -> 
         assert worker.begun() == call.id
     assert seen(call).state == State.COMPLETED
     assert not Feed.objects.exists()
+
+
+def test_a_call_that_could_not_begin_in_time_goes_back_and_spends_no_attempt() -> None:
+    call = CallQueue.objects.send("noop", queue="mail")
+    with process() as worker:
+        assert worker.begun() == call.id
+        worker.end(by=Missed())
+        assert worker.begun() == call.id
+        worker.end("begun")
+        eventually(lambda: seen(call).state == State.COMPLETED)
+    assert (seen(call).result, seen(call).attempt) == ("begun", 1)
+
+
+def test_a_call_that_its_provider_puts_off_closes_its_key_and_waits() -> None:
+    api = key("api")
+    calls = [CallQueue.objects.send("noop", queue="mail", keys=["api"]) for _ in range(2)]
+    with process() as worker:
+        assert worker.begun() == calls[0].id
+        worker.end(by=PutOff(wait=timedelta(hours=1), key=None))
+        eventually(is_idle)
+    api.refresh_from_db()
+    assert api.blocked_until is not None
+    assert states(calls) == [State.AVAILABLE] * 2
+    assert seen(calls[0]).attempt == 0
+
+
+def test_a_call_that_asks_for_another_queue_is_made_again_there() -> None:
+    call = CallQueue.objects.send("noop", queue="mail")
+    failed = ending.failed(ValueError("again"), attempt=1, policy=None, wait=timedelta(0))
+    with process() as worker:
+        assert worker.begun() == call.id
+        worker.end(by=Changed(ending=failed, changes=Changes(queue="post")))
+        eventually(lambda: seen(call).queue == "post")
+    assert (seen(call).attempt, seen(call).state) in [(1, State.RETRYABLE), (1, State.AVAILABLE), (1, State.DISPATCHED)]
+
+
+def test_an_end_that_the_database_refuses_fails_its_own_call_and_no_other() -> None:
+    calls = send(2, retry={"max_attempts": 1})
+    refused = Ending(state=State.COMPLETED, result='"\\u0000"')
+    with process(loops=2) as worker:
+        assert {worker.begun(), worker.begun()} == {call.id for call in calls}
+        worker.end(by=refused)
+        worker.end("stored")
+        eventually(lambda: sorted(states(calls)) == [State.COMPLETED, State.DISCARDED])
+    assert {seen(call).result for call in calls} == {None, "stored"}
+
+
+def test_an_end_whose_call_a_user_has_locked_is_recorded_later_and_the_process_goes_on() -> None:
+    calls = send(3)
+    with process() as worker:
+        first = worker.begun()
+        with locked("call", next(call for call in calls if call.id == first)):
+            worker.end("first")
+            for _ in range(2):
+                worker.begun()
+                worker.end("next")
+            eventually(lambda: states(calls[1:]) == [State.COMPLETED] * 2)
+            assert states(calls[:1]) == [State.ACTIVE]
+        eventually(lambda: states(calls) == [State.COMPLETED] * 3)
+    assert seen(calls[0]).result == "first"
+
+
+def test_a_process_whose_connection_is_cut_goes_on_with_another_one() -> None:
+    call = CallQueue.objects.send("noop", queue="mail")
+    with process() as worker:
+        assert worker.begun() == call.id
+        cut()
+        worker.end("ended")
+        eventually(lambda: seen(call).result == "ended")
+        eventually(is_idle)
+        another = CallQueue.objects.send("noop", queue="mail")
+        assert worker.begun() == another.id
+
+
+def cut() -> None:
+    """End the session of the process."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        assert cursor.rowcount == 1
