@@ -56,6 +56,8 @@ class Seat:
     index: int
     submitted_at: float
     pid: int = 0
+    ran_at: float = 0.0
+    """When a call was seen to run, or the worker's shutdown began."""
     warned: UUID | None = None
     """The ticket of the call whose soft time limit was signalled."""
     reason: tuple[UUID, BaseException] | None = None
@@ -104,6 +106,9 @@ class Keeper:
 
     def close(self, **_: Any) -> None:
         """Have all loops leave after their calls."""
+        if not self.is_closing:
+            for seat in [*self._seats.values()]:
+                seat.ran_at = monotonic()
         self.is_closing = True
         self.shared.close()
         self.wake()
@@ -242,7 +247,7 @@ class Keeper:
 
     def _balance(self) -> None:
         wanted, now = self._wanted(), len(self._seats)
-        surplus = now if self._alternates else now - wanted
+        surplus = now if wanted and self._alternates else now - wanted
         if self._asked and surplus <= 0:
             self._asked = 0
             self.shared.take_back()
@@ -346,7 +351,11 @@ class Keeper:
                     continue
             running = place.running
             if running is not None:
+                seat.ran_at = now
                 self._limit(seat, running, now)
+            elif self.is_closing and seat.ran_at and now - seat.ran_at > 2 * _LAST_S:
+                # The database does not answer it.
+                self._end(seat, signal.SIGKILL)
 
     def _meet(self, seat: Seat, now: float) -> None:
         seat.pid = self.shared.place(seat.index).pid

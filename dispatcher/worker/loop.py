@@ -234,7 +234,7 @@ class Loop:
     def interrupt(self, error: BaseException) -> None:
         """Raise this in the task that runs, if it runs in a greenlet."""
         if self._greenlet is not None:
-            sys.modules["gevent"].kill(self._greenlet, error, block=False)
+            sys.modules["gevent"].kill(self._greenlet, error)
 
     def _give_back_late(self) -> None:
         """Give back what waits in a batch behind a run or a receiver that takes long, in a thread."""
