@@ -73,6 +73,8 @@ class Keeper:
         self._seats: dict[int, Seat] = {}
         self._to_submit: list[Seat] = []
         self._lock = Lock()
+        self._given_up: set[int] = set()
+        """The places of loops that did not begin in time."""
         self._pidfds: dict[int, int] = {}
         """The descriptors of the pool's processes that have had a loop, by their pids."""
         self._asked = 0
@@ -238,8 +240,14 @@ class Keeper:
 
     @property
     def _alternates(self) -> bool:
-        """Whether messages wait for the only process: its loop leaves after a trip, and stands in line behind them."""
-        return self._size() == 1 and bool(state.reserved_requests) and not self._is_solo
+        """Whether messages wait for the last loop, too, which runs nothing: it leaves, and stands in line behind them.
+
+        In a pool of one process also where it runs calls: it leaves after a trip.
+        """
+        size = self._size()
+        if self._is_solo or len(state.reserved_requests) < size:
+            return False
+        return size == 1 or not self.running()
 
     @property
     def _is_solo(self) -> bool:
@@ -254,7 +262,8 @@ class Keeper:
         if now < wanted and not self._asked:
             with self._lock:
                 for _ in range(wanted - now):
-                    index = next(index for index in range(PLACES) if index not in self._seats)
+                    taken = self._given_up.union(self._seats)
+                    index = next(index for index in range(PLACES) if index not in taken)
                     self.shared.place(index).clear()
                     seat = self._seats[index] = Seat(index, monotonic())
                     self._to_submit.append(seat)
@@ -315,6 +324,7 @@ class Keeper:
 
     def _over(self, seat: Seat, *_: Any, **__: Any) -> None:
         """Forget a loop whose job has ended; the keeper's thread buries those that are gone."""
+        self._given_up.discard(seat.index)
         if self.shared.place(seat.index).pid == 0:
             self._part(seat)
         self.wake()
@@ -361,6 +371,9 @@ class Keeper:
         seat.pid = self.shared.place(seat.index).pid
         if seat.pid == 0:
             if now - seat.submitted_at > _BEGIN_S:
+                # Should it come after all, it ends at once, and in a place of its own.
+                self.shared.place(seat.index).condemn()
+                self._given_up.add(seat.index)
                 self._forget(seat)
         elif hasattr(os, "pidfd_open") and seat.pid not in self._pidfds:
             try:

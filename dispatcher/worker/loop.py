@@ -279,6 +279,8 @@ def main(index: int, options: Options) -> None:
     """Run a loop until it is asked to leave: the job of a pool's process, thread or greenlet."""
     shared = Shared.current
     assert shared is not None  # noqa: S101 -- the main process has made it before it forked
+    if shared.place(index).is_condemned:
+        return
     if _Process.pid != os.getpid():
         _Process.pid, _Process.loops, _Process.done = os.getpid(), {}, 0
         _Process.trips = Trips(options.worker, options.tasks, shared)

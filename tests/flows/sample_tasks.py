@@ -64,7 +64,7 @@ def note_end(task: Task, **_: Any) -> None:
 
 
 @signals.celeryd_init.connect
-def hear_of_ends(**_: Any) -> None:
+def receive_ends(**_: Any) -> None:
     """Take this long for each end of a call, and an hour for one that was discarded."""
     from dispatcher.signals import call_finished  # noqa: PLC0415 -- Django's apps are ready here
 
@@ -220,7 +220,7 @@ def die(self: Task, times: int) -> str:
 
 
 @app.task(bind=True)
-def tell_its_process(self: Task) -> int:
+def return_its_process(self: Task) -> int:
     """Return the pid of the process that runs it."""
     note("run", self)
     return os.getpid()

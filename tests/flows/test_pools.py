@@ -115,7 +115,7 @@ def test_processes_that_are_killed_while_they_wait_are_replaced(processes: Proce
 def test_a_process_is_replaced_when_it_has_done_its_share(processes: Processes, option: str) -> None:
     most = 3 if option == "--max-tasks-per-child" else 1
     start(processes, "-c", "1", option, str(most), env=FALLBACK)
-    calls = send_many(sample_tasks.tell_its_process, 9)
+    calls = send_many(sample_tasks.return_its_process, 9)
     assert all_at_once(calls)
     assert max(Counter(ended(call).result for call in calls).values()) == most
 
@@ -124,7 +124,7 @@ def test_messages_of_the_broker_count_no_less_than_calls_in_a_processs_share(pro
     start(processes, "-c", "1", "--max-tasks-per-child", "4", env=FALLBACK)
     calls = []
     for _ in range(4):
-        calls.append(send(sample_tasks.tell_its_process))
+        calls.append(send(sample_tasks.return_its_process))
         plain = sample_tasks.echo.delay("plain")
         eventually(lambda plain=plain: processes.noted(plain.id, "end"))  # type: ignore[misc]
     assert all_at_once(calls)
