@@ -169,6 +169,8 @@ class Feed:
         # An end with a transaction of its own frees a process, too.
         is_due = bool(self._ends) or self._has_reason()
         ends = self._ends.take()
+        if is_due and not self.waiting.is_woken:
+            self._mark.renew(keep_s=self._look_s)
         if ends or is_due:
             self._take(ends)
         if not (self._ends or self._has_reason()):

@@ -25,6 +25,11 @@ class IdleMark:
         wake.mark(self.worker, queues, is_idle=is_idle)
         self._written, self._until = ([*queues], is_idle), monotonic() + keep_s
 
+    def renew(self, *, keep_s: float) -> None:
+        """Let senders know again that it is idle, if that is as long ago: before a look, which needs no other then."""
+        if self._written is not None and self._written[1] and monotonic() >= self._until:
+            self.write(self._written[0], is_idle=True, keep_s=keep_s)
+
     def note_woken(self) -> None:
         """Know that it says idle no more: who has woken this worker removed that."""
         if self._written is not None:
