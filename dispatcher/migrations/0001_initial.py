@@ -13,13 +13,17 @@ import dispatcher.states
 from dispatcher.migrations._functions import InstallFunctions
 
 # Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so
-# that autovacuum comes to all of them whenever it looks: once a minute. It does not lock those out that use a table
-# to give its empty end back. See docs/decisions/0013-storage.md.
+# that autovacuum comes to all of them whenever it looks: once a minute. It does not lock a trip out of a table, or
+# of the long values of one, to give its empty end back. See docs/decisions/0013-storage.md.
 STORAGE = """
 ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
-    autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+ALTER TABLE dispatcher_queue SET (vacuum_truncate = false);
+ALTER TABLE dispatcher_worker SET (vacuum_truncate = false, toast.vacuum_truncate = false);
+ALTER TABLE dispatcher_feed SET (vacuum_truncate = false);
+ALTER TABLE dispatcher_eventlogentry SET (vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_lanesite SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
@@ -30,7 +34,7 @@ ALTER TABLE dispatcher_start SET (autovacuum_vacuum_scale_factor = 0.02, autovac
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
-    autovacuum_vacuum_insert_scale_factor = 0.05, vacuum_truncate = false);
+    autovacuum_vacuum_insert_scale_factor = 0.05, vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_periodicrun SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 """
