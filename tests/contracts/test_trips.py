@@ -81,7 +81,7 @@ def test_an_idle_tick_makes_two_trips() -> None:
 
 
 def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its claim; its finish, the next admission and the look after both; the note that this one is published."""
+    """Its claim; its end, which dispatches the next call; the note that this one is published."""
     monkeypatch.setattr(message, "send", lambda *_: None)
     key("api", concurrency=1)
     go(*[waiting("api") for _ in range(PREPARED + 2)])
