@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import pytest
 from django.db import connection
 
@@ -350,6 +351,14 @@ def test_a_worker_that_loses_a_process_frees_its_room(processes: Processes, work
     call = send(sample_tasks.die, 1)
     assert (ended(call).attempt, ended(call).result) == (2, "alive")
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
+
+
+def test_a_worker_without_a_broker_that_loses_idle_processes_goes_on(processes: Processes) -> None:
+    start(processes, env=ALONE)
+    # Of the processes that wait for work one may have what the others need.
+    for idle in psutil.Process(processes.stack.children["worker"].pid).children():
+        idle.kill()
+        assert [ended(send(sample_tasks.echo, word)).state for word in ("one", "two")] == [State.COMPLETED] * 2
 
 
 def test_an_end_that_the_database_refuses_fails_its_attempt_and_stops_no_other_call(
