@@ -818,15 +818,20 @@ class _Choice:
             if worker is not None:
                 until = now + 100 * MILLISECOND
             elif lane.kept_until == inf:
-                until = now + self.trip.tuning.keep
+                until = now if self._is_missed(lane.queue) else now + self.trip.tuning.keep
         if until is None:
             chosen.moves[lane.id] = Move(lane.place, now, inf)
             return None
         if until <= now:
-            chosen.moves[lane.id] = Move(READY)
+            chosen.moves[lane.id] = Move(READY, None, until)
             return None
         chosen.moves[lane.id] = Move(lane.place, None, until)
         return int(until)
+
+    def _is_missed(self, queue: str) -> bool:
+        """Return whether room was kept in vain for a lane of the queue that no worker has looked at since."""
+        lanes = [lane for lane in self.state.lanes.values() if lane.queue == queue and lane.place == READY]
+        return any(lane.kept_until is not None and lane.kept_until <= self.now for lane in lanes)
 
     def _spend(self, spent: list[tuple[Room, int]], at: int, taker: str) -> None:
         for key, cost in spent:

@@ -4,7 +4,8 @@
 -- One call of each lane in turn: by priority, then the queue that is due by its weight, then the least recently served.
 -- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room
 -- is kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for
--- them for `keep`.
+-- them for `keep`. If none comes, the lane is ready for them, and until one looks at it no room is kept for others of
+-- the queue, which are ready in their turn: else each lane of a busy worker would close the key for `keep`.
 CREATE TYPE @start AS (
     call uuid,
     at timestamptz,
@@ -240,13 +241,17 @@ BEGIN
           v_worker := @wake(v_call.queue, v_call.place, p_worker, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
+                          WHEN v_call.kept_until = 'infinity' AND EXISTS (
+                                 SELECT FROM dispatcher_lanesite AS site
+                                  WHERE site.queue = v_call.queue AND site.kept_until <= v_now AND site.place = 0)
+                          THEN v_now
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
         IF v_opens IS NULL THEN                      -- passed over: it waits behind all others of the key for a round
           v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::@move;
           CONTINUE;
         ELSIF v_opens <= v_now THEN                  -- none has come: any worker of its queue finds it ready
-          v_moves := v_moves || (v_call.lane, 0, NULL, NULL, NULL)::@move;
+          v_moves := v_moves || (v_call.lane, 0, NULL, v_opens, NULL)::@move;
           CONTINUE;
         ELSE
           v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::@move;
