@@ -286,3 +286,20 @@ def test_room_is_kept_once_for_all_lanes_of_a_worker_that_is_busy(drive: Drive) 
         theirs = beside.take(ends=theirs)
         mine = drive.take(ends=mine)
     assert State.AVAILABLE not in [drive.state(call) for call in waits]
+
+
+@pytest.mark.deliveries("direct")
+def test_room_that_is_kept_for_a_busy_worker_is_used_by_its_next_trip(drive: Drive) -> None:
+    for name in ("api", "other"):
+        drive.key(name, concurrency=1)
+    beside = drive.beside("direct")
+    beside.send_many(40, "other")
+    shared = beside.send_many(3, "api")
+    drive.send_many(400, "api")
+    mine, theirs = drive.take(), beside.take()
+    for number in range(400):
+        drive.clock.forward(MOMENT)
+        mine = drive.take(ends=mine)
+        if number % 40 == 39:  # The other worker takes 0.4 s for each of its calls, less than the room is kept for.
+            theirs = beside.take(ends=theirs)
+    assert [drive.state(call) for call in shared] == [State.COMPLETED] * 3

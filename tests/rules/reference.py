@@ -678,13 +678,15 @@ class _Choice:
         return [call for call in self.state.waiting(lane.id) if call.id not in self.over]
 
     def _order(self, lane: Lane) -> tuple[Any, ...]:
-        """Order lanes by priority, then the queue that is due by its weight, then the least recently served."""
+        """Order lanes by priority, the queue that is due by its weight, if room was kept, the least recently served."""
         is_mine = lane.queue in self.trip.queues
         place = self.trip.queues.index(lane.queue) + 1 if is_mine else 0
         strictly = max(place, 1) if self.trip.is_strict else 0
         due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
         tie = place if self.stride else 0
-        return (strictly, -lane.priority, due, self.met.get(lane.id, 0), tie, lane.served_at, lane.id)
+        is_kept = self.found.lanes[lane.id] == "mine" and lane.kept_until is not None and lane.kept_until < inf
+        served_at = -inf if is_kept else lane.served_at
+        return (strictly, -lane.priority, due, self.met.get(lane.id, 0), tie, served_at, lane.id)
 
     def _meet(self, lane: Lane, call: Call, taker: str) -> None:
         """Decide about one call."""
