@@ -138,6 +138,12 @@ def test_a_window_that_opens_for_a_busy_worker_is_used_by_an_idle_one(processes:
     assert CallQueue.objects.get(id=busy.id).state == State.ACTIVE
 
 
+def test_a_worker_whose_mark_is_locked_starts_calls_all_the_same(processes: Processes, worker: Worker) -> None:
+    eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+    with holding("SELECT FROM dispatcher_feed FOR UPDATE"):
+        assert [ended(send(sample_tasks.echo, word)).state for word in ("one", "two")] == [State.COMPLETED] * 2
+
+
 def test_a_worker_notices_that_its_queue_is_direct_or_not_any_more(processes: Processes, worker: Worker) -> None:
     assert ended(send(sample_tasks.echo, "direct")).published_at is not None
     Queue.objects.filter(name=QUEUE).update(delivery="broker")
