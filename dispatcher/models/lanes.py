@@ -48,7 +48,8 @@ class LaneSite(models.Model):
     served_at = models.DateTimeField(help_text="When a call of it last started.")
     kept_until = models.DateTimeField(
         null=True,
-        help_text="Until when the key that it is parked on keeps room for it; infinity: it was passed over once.",
+        help_text="Until when the key that it is parked on keeps room for it; infinity: it was passed over once. If it "
+        "is ready: until when room was kept in vain, and no worker of its queue has looked at it since.",
     )
 
     class Meta:

@@ -678,13 +678,15 @@ class _Choice:
         return [call for call in self.state.waiting(lane.id) if call.id not in self.over]
 
     def _order(self, lane: Lane) -> tuple[Any, ...]:
-        """Order lanes by priority, then the queue that is due by its weight, then the least recently served."""
+        """Order lanes by priority, the queue that is due by its weight, if room was kept, the least recently served."""
         is_mine = lane.queue in self.trip.queues
         place = self.trip.queues.index(lane.queue) + 1 if is_mine else 0
         strictly = max(place, 1) if self.trip.is_strict else 0
         due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
         tie = place if self.stride else 0
-        return (strictly, -lane.priority, due, self.met.get(lane.id, 0), tie, lane.served_at, lane.id)
+        is_kept = self.found.lanes[lane.id] == "mine" and lane.kept_until is not None and lane.kept_until < inf
+        served_at = -inf if is_kept else lane.served_at
+        return (strictly, -lane.priority, due, self.met.get(lane.id, 0), tie, served_at, lane.id)
 
     def _meet(self, lane: Lane, call: Call, taker: str) -> None:
         """Decide about one call."""
@@ -818,15 +820,20 @@ class _Choice:
             if worker is not None:
                 until = now + 100 * MILLISECOND
             elif lane.kept_until == inf:
-                until = now + self.trip.tuning.keep
+                until = now if self._is_missed(lane.queue) else now + self.trip.tuning.keep
         if until is None:
             chosen.moves[lane.id] = Move(lane.place, now, inf)
             return None
         if until <= now:
-            chosen.moves[lane.id] = Move(READY)
+            chosen.moves[lane.id] = Move(READY, None, until)
             return None
         chosen.moves[lane.id] = Move(lane.place, None, until)
         return int(until)
+
+    def _is_missed(self, queue: str) -> bool:
+        """Return whether room was kept in vain for a lane of the queue that no worker has looked at since."""
+        lanes = [lane for lane in self.state.lanes.values() if lane.queue == queue and lane.place == READY]
+        return any(lane.kept_until is not None and lane.kept_until <= self.now for lane in lanes)
 
     def _spend(self, spent: list[tuple[Room, int]], at: int, taker: str) -> None:
         for key, cost in spent:
