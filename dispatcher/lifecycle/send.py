@@ -12,7 +12,7 @@ from uuid import UUID
 import uuid_utils.compat as uuid7
 
 from dispatcher import groups, lanes, sql, validate
-from dispatcher.conf import conf, is_eager
+from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.extension import registered
 from dispatcher.lanes import Kind, Placement, mixture
@@ -62,22 +62,22 @@ class Draft:
         """Whether it waits for nothing but its limits."""
         return self.scheduled_at is None and self.scheduled_in is None and not self.is_pending
 
+    def as_json(self, number: int, kind: int) -> str:
+        """Write it for the statement. number: its place in the order of sending; kind: the number of its kind."""
+        fields: dict[str, Any] = {"number": number, "kind": kind, "id": str(self.id), "task": self.task}
+        fields |= {"costs": self.costs, "is_pending": self.is_pending}
+        for name, at in (("scheduled_at", self.scheduled_at), ("expires_at", self.expires_at)):
+            if at is not None:
+                fields[name] = at.isoformat()
+        for name, after in (("scheduled_in", self.scheduled_in), ("expires_in", self.expires_in)):
+            if after is not None:
+                fields[name] = sql.interval(after)
+        texts = "".join(f',"{name}":{text}' for name in _TEXTS if (text := getattr(self, name)) is not None)
+        return f"{json.dumps(fields)[:-1]}{texts}}}"
 
-_COLUMNS: Final = (
-    "task",
-    "args",
-    "kwargs",
-    "call_data",
-    "meta",
-    "retry",
-    "scheduled_at",
-    "expires_at",
-    "scheduled_in",
-    "expires_in",
-    "headers",
-    "options",
-)
-"""The fields of a draft that the statement takes as they are."""
+
+_TEXTS: Final = ("args", "kwargs", "meta", "call_data", "headers", "options", "retry")
+"""The fields of a draft that are JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,14 +256,9 @@ def _insert(
     """
     params = {
         "kinds": lanes.kinds_json(kinds, placements),
+        "calls": f"[{','.join(each.as_json(number, kinds[each.kind]) for number, each in enumerate(drafts))}]",
         "may_defer": placements is not None,
-        "is_eager": is_eager(),
         "now": None,
-        "ids": [each.id for each in drafts],
-        "kind_of": [kinds[each.kind] for each in drafts],
-        "costs": [json.dumps(each.costs) for each in drafts],
-        **{column: [getattr(each, column) for each in drafts] for column in _COLUMNS},
-        "is_pending": [each.is_pending for each in drafts],
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
     woken, is_committed = None, False

@@ -31,6 +31,7 @@ from dispatcher.sql.errors import is_refused as is_refused
 from dispatcher.sql.errors import is_unavailable as is_unavailable
 from dispatcher.sql.errors import sqlstate as sqlstate
 from dispatcher.sql.faults import report_unmigrated
+from dispatcher.sql.rows import interval as interval
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 
@@ -221,19 +222,12 @@ def together() -> Iterator[None]:
 def one_trip() -> Iterator[Callable[[], None]]:
     """Send the statements asked inside in one go; what this yields commits those that were asked so far.
 
-    Those of a transaction are planned once and by their indexes, and once more after such a commit.
+    Those before such a commit are planned once and by their indexes.
     """
     with _pipeline() as commit:
-        if in_transaction() or not conf().pipeline:
-            yield commit
-            return
-        ask("tune", object, {})
-
-        def commit_and_tune() -> None:
-            commit()
+        if conf().pipeline and not in_transaction():
             ask("tune", object, {})
-
-        yield commit_and_tune
+        yield commit
 
 
 @contextmanager
