@@ -5,7 +5,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -288,33 +288,32 @@ def _firsts(drafts: Sequence[Draft]) -> list[UUID]:
 
 
 def _saved(each: Draft, row: Written, placement: Placement | None = None) -> CallQueue:
-    call = CallQueue(
-        id=row.id,
-        position=row.position,
-        lane_id=row.lane_id,
-        placement=placement.as_json() if placement is not None and row.lane_id is None else None,
-        task=each.task,
-        args=json.loads(each.args),
-        kwargs=json.loads(each.kwargs),
-        call_data=each.call_data and json.loads(each.call_data),
-        meta=json.loads(each.meta),
-        queue=each.kind.queue,
-        priority=each.kind.priority,
-        on_limit=each.kind.on_limit,
-        costs=dict(each.costs),
-        key_costs=row.key_costs,
-        state=State(row.state),
-        retry=each.retry and json.loads(each.retry),
-        scheduled_at=row.scheduled_at,
-        expires_at=row.expires_at,
-        headers=each.headers and json.loads(each.headers),
-        options=each.options and json.loads(each.options),
-        created_at=row.created_at,
-    )
-    # As Model.from_db leaves it, without a second trip for what is known already.
-    call._state.adding = False  # noqa: SLF001
-    call._state.db = conf().database  # noqa: SLF001
-    return call
+    """Return the call as it is stored, without a second trip for what is known already."""
+    stored = _defaults() | {
+        "id": row.id,
+        "position": row.position,
+        "lane_id": row.lane_id,
+        "placement": placement.as_json() if placement is not None and row.lane_id is None else None,
+        "task": each.task,
+        **{name: json.loads(text) for name in _TEXTS if (text := getattr(each, name)) is not None},
+        "queue": each.kind.queue,
+        "priority": each.kind.priority,
+        "on_limit": each.kind.on_limit,
+        "costs": dict(each.costs),
+        "key_costs": row.key_costs,
+        "state": State(row.state),
+        "scheduled_at": row.scheduled_at,
+        "expires_at": row.expires_at,
+        "created_at": row.created_at,
+        "errors": [],
+    }
+    return CallQueue.from_db(conf().database, stored, stored.values())
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """Return the value of each column of a new call that the send does not name."""
+    return {field.attname: field.get_default() for field in CallQueue._meta.concrete_fields}
 
 
 def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:

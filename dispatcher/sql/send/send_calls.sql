@@ -10,7 +10,8 @@
 -- and keeps one plan, in a transaction of the caller, too, where nothing sets how it plans.
 -- Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
-    SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id, named.keys
+    SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id, named.keys,
+           (SELECT {{now}}) AS now
       FROM {{lane_kinds}}
      CROSS JOIN LATERAL (
            {{key_ids_of(kind.names)}}) AS named
@@ -21,7 +22,7 @@ WITH kind AS MATERIALIZED (
               AND lane.key_ids = named.ids AND cardinality(named.ids) = cardinality(kind.names)
             LIMIT 1
               FOR KEY SHARE SKIP LOCKED) AS lane ON true
-), {{clock}}, written AS (
+), written AS (
     INSERT INTO dispatcher_callqueue
            (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit,
             costs, key_costs, state, retry, scheduled_at, expires_at, attempt, created_at, errors)
@@ -31,16 +32,15 @@ WITH kind AS MATERIALIZED (
            CASE WHEN kind.lane_id IS NOT NULL AND draft.costs <> '{}'
                 THEN {{costs_of_keys(draft.costs, kind.keys)}} END,
            CASE WHEN draft.is_pending THEN 'pending'
-                WHEN COALESCE(draft.scheduled_at, clock.now + draft.scheduled_in) > clock.now THEN 'scheduled'
+                WHEN COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in) > kind.now THEN 'scheduled'
                 ELSE 'available' END,
-           draft.retry, COALESCE(draft.scheduled_at, clock.now + draft.scheduled_in),
-           COALESCE(draft.expires_at, clock.now + draft.expires_in), 0, clock.now, '[]'
+           draft.retry, COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in),
+           COALESCE(draft.expires_at, kind.now + draft.expires_in), 0, kind.now, '[]'
       FROM json_to_recordset(%(calls)s::json)
         AS draft (number int, id uuid, kind int, task text, args jsonb, kwargs jsonb, call_data jsonb, meta jsonb,
                   headers jsonb, options jsonb, costs jsonb, retry jsonb, scheduled_at timestamptz,
                   expires_at timestamptz, scheduled_in interval, expires_in interval, is_pending bool)
       JOIN kind ON kind.number = draft.kind
-     CROSS JOIN clock
      WHERE %(may_defer)s::bool OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL)
      ORDER BY draft.number
     RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at
