@@ -62,6 +62,13 @@ class Draft:
         """Whether it waits for nothing but its limits."""
         return self.scheduled_at is None and self.scheduled_in is None and not self.is_pending
 
+    @property
+    def soonest(self) -> datetime:
+        """When it may start; LATEST if not before a time or an event that comes after the send."""
+        if self.is_pending or (self.scheduled_in is not None and self.scheduled_in > timedelta(0)):
+            return validate.LATEST
+        return self.scheduled_at or validate.EARLIEST
+
     def as_json(self, number: int, kind: int) -> str:
         """Write it for the statement. number: its place in the order of sending; kind: the number of its kind."""
         fields: dict[str, Any] = {"number": number, "kind": kind, "id": str(self.id), "task": self.task}
@@ -254,8 +261,11 @@ def _insert(
 
     Return them, and the queues to be dispensed; None within a transaction.
     """
+    soonest: dict[Kind, datetime] = {}
+    for each in drafts:
+        soonest[each.kind] = min(each.soonest, soonest.get(each.kind, validate.LATEST))
     params = {
-        "kinds": lanes.kinds_json(kinds, placements),
+        "kinds": lanes.kinds_json(kinds, placements, soonest),
         "calls": f"[{','.join(each.as_json(number, kinds[each.kind]) for number, each in enumerate(drafts))}]",
         "may_defer": placements is not None,
         "now": None,

@@ -1,5 +1,6 @@
 -- send_calls: write calls into their lanes, in the order given, and a note for each lane of a call that may start now:
--- the next trip makes the lane ready if it sleeps. Nothing at all is written if a key or a lane is missing.
+-- the next trip makes the lane ready if it sleeps. No call is written if a key or a lane is missing.
+-- `soonest`: when the first call of a kind may start.
 -- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see
 -- place_calls).
 -- Positions are drawn in that order, so a lane starts them in it. Costs are in the order of the lane's keys.
@@ -11,7 +12,7 @@
 -- Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
     SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id, named.keys,
-           (SELECT {{now}}) AS now
+           kind.soonest, (SELECT {{now}}) AS now
       FROM {{lane_kinds}}
      CROSS JOIN LATERAL (
            {{key_ids_of(kind.names)}}) AS named
@@ -22,29 +23,28 @@ WITH kind AS MATERIALIZED (
               AND lane.key_ids = named.ids AND cardinality(named.ids) = cardinality(kind.names)
             LIMIT 1
               FOR KEY SHARE SKIP LOCKED) AS lane ON true
-), written AS (
-    INSERT INTO dispatcher_callqueue
-           (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit,
-            costs, key_costs, state, retry, scheduled_at, expires_at, attempt, created_at, errors)
-    SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placement END,
-           draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta, draft.headers, draft.options,
-           kind.queue, kind.priority, kind.on_limit, draft.costs,
-           CASE WHEN kind.lane_id IS NOT NULL AND draft.costs <> '{}'
-                THEN {{costs_of_keys(draft.costs, kind.keys)}} END,
-           CASE WHEN draft.is_pending THEN 'pending'
-                WHEN COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in) > kind.now THEN 'scheduled'
-                ELSE 'available' END,
-           draft.retry, COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in),
-           COALESCE(draft.expires_at, kind.now + draft.expires_in), 0, kind.now, '[]'
-      FROM json_to_recordset(%(calls)s::json)
-        AS draft (number int, id uuid, kind int, task text, args jsonb, kwargs jsonb, call_data jsonb, meta jsonb,
-                  headers jsonb, options jsonb, costs jsonb, retry jsonb, scheduled_at timestamptz,
-                  expires_at timestamptz, scheduled_in interval, expires_in interval, is_pending bool)
-      JOIN kind ON kind.number = draft.kind
-     WHERE %(may_defer)s::bool OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL)
-     ORDER BY draft.number
-    RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at
-), moved AS (
-    SELECT written.lane_id FROM written WHERE written.state = 'available'
-), {{lanes_noted(moved, false)}}
-SELECT id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at FROM written
+), noted AS (
+    INSERT INTO dispatcher_note (at, lane_id)
+    SELECT clock_timestamp(), kind.lane_id FROM kind WHERE kind.lane_id IS NOT NULL AND kind.soonest <= kind.now
+)
+INSERT INTO dispatcher_callqueue
+       (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit,
+        costs, key_costs, state, retry, scheduled_at, expires_at, attempt, created_at, errors)
+SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placement END,
+       draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta, draft.headers, draft.options,
+       kind.queue, kind.priority, kind.on_limit, draft.costs,
+       CASE WHEN kind.lane_id IS NOT NULL AND draft.costs <> '{}'
+            THEN {{costs_of_keys(draft.costs, kind.keys)}} END,
+       CASE WHEN draft.is_pending THEN 'pending'
+            WHEN COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in) > kind.now THEN 'scheduled'
+            ELSE 'available' END,
+       draft.retry, COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in),
+       COALESCE(draft.expires_at, kind.now + draft.expires_in), 0, kind.now, '[]'
+  FROM json_to_recordset(%(calls)s::json)
+    AS draft (number int, id uuid, kind int, task text, args jsonb, kwargs jsonb, call_data jsonb, meta jsonb,
+              headers jsonb, options jsonb, costs jsonb, retry jsonb, scheduled_at timestamptz,
+              expires_at timestamptz, scheduled_in interval, expires_in interval, is_pending bool)
+  JOIN kind ON kind.number = draft.kind
+ WHERE (SELECT %(may_defer)s::bool) OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL)
+ ORDER BY draft.number
+RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at
