@@ -221,7 +221,7 @@ def _atomic_block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Send the statements asked inside in one go, as one transaction; within the caller's they go one by one."""
+    """Send the statements asked inside in one go, as one transaction, or within the caller's."""
     with one_trip():
         yield
 
@@ -230,18 +230,35 @@ def together() -> Iterator[None]:
 def one_trip() -> Iterator[Callable[[], None]]:
     """Send the statements asked inside in one go; what this yields commits those that were asked so far.
 
-    Those before such a commit are planned once and by their indexes.
+    Those before such a commit are planned once and by their indexes. In a caller's transaction there is no commit, and
+    the caller's own statements are planned as before.
     """
     with _pipeline() as commit:
-        if conf().pipeline and not in_transaction():
-            ask("tune", object, {})
-        yield commit
+        is_within = in_transaction()
+        if not conf().pipeline or _is_own(connection()):
+            yield commit
+            return
+        ask("tune_within" if is_within else "tune", object, {})
+        is_broken = False
+        try:
+            yield commit
+        except DATABASE_ERRORS:
+            is_broken = True
+            raise
+        finally:
+            if is_within and not is_broken:
+                ask("untune", object, {})
+
+
+def _is_own(wrapper: BaseDatabaseWrapper) -> bool:
+    """Return whether a transaction of the engine's own is open: it is a pipeline already, and tuned."""
+    return wrapper.in_atomic_block and _HOOKS in wrapper.__dict__
 
 
 @contextmanager
 def _pipeline() -> Iterator[Callable[[], None]]:
     wrapper = connection()
-    if in_transaction() or not conf().pipeline:
+    if not conf().pipeline or _is_own(wrapper):
         yield lambda: None
         return
     with _Intact(wrapper), wrapper.wrap_database_errors:
