@@ -266,7 +266,7 @@ def _insert(
         soonest[each.kind] = min(each.soonest, soonest.get(each.kind, validate.LATEST))
     params = {
         "kinds": lanes.kinds_json(kinds, placements, soonest),
-        "calls": f"[{','.join(each.as_json(number, kinds[each.kind]) for number, each in enumerate(drafts))}]",
+        "drafts": f"[{','.join(each.as_json(number, kinds[each.kind]) for number, each in enumerate(drafts))}]",
         "may_defer": placements is not None,
         "now": None,
     }

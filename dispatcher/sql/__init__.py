@@ -79,7 +79,10 @@ def connection() -> BaseDatabaseWrapper:
 
 def in_transaction() -> bool:
     """Return whether what is written now commits with the caller: in an open block, or with autocommit off."""
-    wrapper = connection()
+    return _is_within(connection())
+
+
+def _is_within(wrapper: BaseDatabaseWrapper) -> bool:
     is_autocommit = wrapper.autocommit if wrapper.connection is not None else wrapper.settings_dict["AUTOCOMMIT"]
     return wrapper.in_atomic_block or not is_autocommit
 
@@ -197,7 +200,7 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
 def _block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
     """Open a transaction in a pipeline, whose begin and commit make no trips of their own as Django's would."""
     try:
-        with _pipeline(), _atomic_block(wrapper):
+        with _pipeline(wrapper), _atomic_block(wrapper):
             ask("begin", object, {})
             yield
             ask("commit", object, {})
@@ -233,11 +236,12 @@ def one_trip() -> Iterator[Callable[[], None]]:
     Those before such a commit are planned once and by their indexes. In a caller's transaction there is no commit, and
     the caller's own statements are planned as before.
     """
-    with _pipeline() as commit:
-        is_within = in_transaction()
-        if not conf().pipeline or _is_own(connection()):
-            yield commit
-            return
+    wrapper = connection()
+    if not conf().pipeline or _is_own(wrapper):
+        yield lambda: None
+        return
+    is_within = _is_within(wrapper)
+    with _pipeline(wrapper) as commit:
         ask("tune_within" if is_within else "tune", object, {})
         is_broken = False
         try:
@@ -256,11 +260,7 @@ def _is_own(wrapper: BaseDatabaseWrapper) -> bool:
 
 
 @contextmanager
-def _pipeline() -> Iterator[Callable[[], None]]:
-    wrapper = connection()
-    if not conf().pipeline or _is_own(wrapper):
-        yield lambda: None
-        return
+def _pipeline(wrapper: BaseDatabaseWrapper) -> Iterator[Callable[[], None]]:
     with _Intact(wrapper), wrapper.wrap_database_errors:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection

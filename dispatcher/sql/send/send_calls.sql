@@ -40,7 +40,7 @@ SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placemen
             ELSE 'available' END,
        draft.retry, COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in),
        COALESCE(draft.expires_at, kind.now + draft.expires_in), 0, kind.now, '[]'
-  FROM json_to_recordset(%(calls)s::json)
+  FROM json_to_recordset(%(drafts)s::json)
     AS draft (number int, id uuid, kind int, task text, args jsonb, kwargs jsonb, call_data jsonb, meta jsonb,
               headers jsonb, options jsonb, costs jsonb, retry jsonb, scheduled_at timestamptz,
               expires_at timestamptz, scheduled_in interval, expires_in interval, is_pending bool)
