@@ -240,18 +240,33 @@ def one_trip() -> Iterator[Callable[[], None]]:
     if not conf().pipeline or _is_own(wrapper):
         yield lambda: None
         return
-    is_within = _is_within(wrapper)
-    with _pipeline(wrapper) as commit:
-        ask("tune_within" if is_within else "tune", object, {})
-        is_broken = False
-        try:
-            yield commit
-        except DATABASE_ERRORS:
-            is_broken = True
+    with _tuned_within(wrapper) if _is_within(wrapper) else _pipeline(wrapper) as commit:
+        if not _is_within(wrapper):
+            ask("tune", object, {})
+        yield commit
+
+
+@contextmanager
+def _tuned_within(wrapper: BaseDatabaseWrapper) -> Iterator[Callable[[], None]]:
+    """Tune a part of a caller's transaction. An interruption leaves it as it came, not as the driver's fault."""
+    handled = sys.exception()
+    try:
+        with _pipeline(wrapper) as commit:
+            ask("tune_within", object, {})
+            is_broken = False
+            try:
+                yield commit
+            except DATABASE_ERRORS:
+                is_broken = True
+                raise
+            finally:
+                if not is_broken:
+                    ask("untune", object, {})
+    except DATABASE_ERRORS as fault:
+        if (interruption := interruption_of(fault, handled)) is None:
             raise
-        finally:
-            if is_within and not is_broken:
-                ask("untune", object, {})
+        _discard(wrapper)
+        raise interruption from None
 
 
 def _is_own(wrapper: BaseDatabaseWrapper) -> bool:
