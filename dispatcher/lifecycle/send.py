@@ -69,10 +69,10 @@ class Draft:
             return validate.LATEST
         return self.scheduled_at or validate.EARLIEST
 
-    def as_json(self, number: int, kind: int) -> str:
-        """Write it for the statement. number: its place in the order of sending; kind: the number of its kind."""
-        fields: dict[str, Any] = {"number": number, "kind": kind, "id": str(self.id), "task": self.task}
-        fields |= {"costs": self.costs, "is_pending": self.is_pending}
+    def as_json(self, kind: int) -> str:
+        """Write it for the statement. kind: the number of its kind."""
+        fields: dict[str, Any] = {"kind": kind, "id": str(self.id), "task": self.task, "costs": self.costs}
+        fields["is_pending"] = self.is_pending
         for name, at in (("scheduled_at", self.scheduled_at), ("expires_at", self.expires_at)):
             if at is not None:
                 fields[name] = at.isoformat()
@@ -266,7 +266,7 @@ def _insert(
         soonest[each.kind] = min(each.soonest, soonest.get(each.kind, validate.LATEST))
     params = {
         "kinds": lanes.kinds_json(kinds, placements, soonest),
-        "drafts": f"[{','.join(each.as_json(number, kinds[each.kind]) for number, each in enumerate(drafts))}]",
+        "drafts": f"[{','.join(each.as_json(kinds[each.kind]) for each in drafts)}]",
         "may_defer": placements is not None,
         "now": None,
     }

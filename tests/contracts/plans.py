@@ -102,7 +102,7 @@ def kinds(*names: str, queue: str = "direct") -> str:
 def bulk(*names: str, queue: str = "direct") -> dict[str, Any]:
     """Return the parameters that send a call for each of the keys."""
     usual: dict[str, Any] = {"task": "noop", "is_pending": False, "args": [], "kwargs": {}, "meta": {}, "costs": {}}
-    drafts = [usual | {"number": at, "kind": at, "id": str(uuid4())} for at in range(len(names))]
+    drafts = [usual | {"kind": at, "id": str(uuid4())} for at in range(len(names))]
     return {"kinds": kinds(*names, queue=queue), "drafts": json.dumps(drafts)}
 
 

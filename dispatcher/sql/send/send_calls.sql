@@ -3,7 +3,7 @@
 -- `soonest`: when the first call of a kind may start.
 -- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see
 -- place_calls).
--- Positions are drawn in that order, so a lane starts them in it. Costs are in the order of the lane's keys.
+-- Positions are drawn in that order, before the lanes are joined, so a lane starts them in it. Costs are in the order of the lane's keys.
 -- It is the only statement that writes calls, also for one; wake_workers follows, after the commit. The note is written
 -- whatever the place of the lane: who puts it to sleep at this moment does not see these calls yet.
 -- The lanes are locked against removal until the commit; neither trips nor other senders wait for that.
@@ -28,9 +28,9 @@ WITH kind AS MATERIALIZED (
     SELECT clock_timestamp(), kind.lane_id FROM kind WHERE kind.lane_id IS NOT NULL AND kind.soonest <= kind.now
 )
 INSERT INTO dispatcher_callqueue
-       (id, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit,
+       (id, position, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit,
         costs, key_costs, state, retry, scheduled_at, expires_at, attempt, created_at, errors)
-SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placement END,
+SELECT draft.id, draft.position, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placement END,
        draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta, draft.headers, draft.options,
        kind.queue, kind.priority, kind.on_limit, draft.costs,
        CASE WHEN kind.lane_id IS NOT NULL AND draft.costs <> '{}'
@@ -40,11 +40,13 @@ SELECT draft.id, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placemen
             ELSE 'available' END,
        draft.retry, COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in),
        COALESCE(draft.expires_at, kind.now + draft.expires_in), 0, kind.now, '[]'
-  FROM json_to_recordset(%(drafts)s::json)
-    AS draft (number int, id uuid, kind int, task text, args jsonb, kwargs jsonb, call_data jsonb, meta jsonb,
-              headers jsonb, options jsonb, costs jsonb, retry jsonb, scheduled_at timestamptz,
-              expires_at timestamptz, scheduled_in interval, expires_in interval, is_pending bool)
+  FROM (SELECT nextval('dispatcher_call_position') AS position, call.id, call.kind, call.task, call.args, call.kwargs,
+               call.call_data, call.meta, call.headers, call.options, call.costs, call.retry, call.scheduled_at,
+               call.expires_at, call.scheduled_in, call.expires_in, call.is_pending
+          FROM json_to_recordset(%(drafts)s::json)
+            AS call (id uuid, kind int, task text, args jsonb, kwargs jsonb, call_data jsonb, meta jsonb,
+                     headers jsonb, options jsonb, costs jsonb, retry jsonb, scheduled_at timestamptz,
+                     expires_at timestamptz, scheduled_in interval, expires_in interval, is_pending bool)) AS draft
   JOIN kind ON kind.number = draft.kind
  WHERE (SELECT %(may_defer)s::bool) OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL)
- ORDER BY draft.number
 RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at
