@@ -3,12 +3,13 @@
 -- `soonest`: when the first call of a kind may start.
 -- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see
 -- place_calls).
--- Positions are drawn in that order, before the lanes are joined, so a lane starts them in it. Costs are in the order of the lane's keys.
+-- Positions are drawn in that order, before the lanes are joined, so a lane starts them in it. Costs are in the order
+-- of the lane's keys.
 -- It is the only statement that writes calls, also for one; wake_workers follows, after the commit. The note is written
 -- whatever the place of the lane: who puts it to sleep at this moment does not see these calls yet.
 -- The lanes are locked against removal until the commit; neither trips nor other senders wait for that.
--- Calls come as JSON: an array a column costs both sides more. So the planner guesses their number whatever they are,
--- and keeps one plan, in a transaction of the caller, too, where nothing sets how it plans.
+-- Calls come as JSON: an array for each column costs both sides more. The planner guesses the same number of them
+-- whatever is given, and keeps one plan.
 -- Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
     SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id, named.keys,
@@ -28,8 +29,8 @@ WITH kind AS MATERIALIZED (
     SELECT clock_timestamp(), kind.lane_id FROM kind WHERE kind.lane_id IS NOT NULL AND kind.soonest <= kind.now
 )
 INSERT INTO dispatcher_callqueue
-       (id, position, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority, on_limit,
-        costs, key_costs, state, retry, scheduled_at, expires_at, attempt, created_at, errors)
+       (id, position, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority,
+        on_limit, costs, key_costs, state, retry, scheduled_at, expires_at, attempt, created_at, errors)
 SELECT draft.id, draft.position, kind.lane_id, CASE WHEN kind.lane_id IS NULL THEN kind.placement END,
        draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta, draft.headers, draft.options,
        kind.queue, kind.priority, kind.on_limit, draft.costs,
