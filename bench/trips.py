@@ -336,5 +336,5 @@ def _send(name: str, bench: Bench) -> Iterator[Figure]:
             (", of it PostgreSQL", lambda both: both[0]),
             (", of it Python", lambda both: both[1]),
         ):
-            sides = (median(of(pair[side]) for pair in pairs) / calls for side in (0, 1))
-            yield _figure(f"{name}{kind}{part}", *sides, "ms", 1.5)
+            ours, theirs = (median(of(pair[side]) for pair in pairs) / calls for side in (0, 1))
+            yield _figure(f"{name}{kind}{part}", ours, theirs, "ms", 1.5)

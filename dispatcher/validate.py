@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -33,11 +33,8 @@ _LONGEST_INTEGER: Final = 13_000
 """Bits: Python writes no more than 4,300 digits."""
 _CELERYS: Final = (datetime, date, time, Decimal, UUID)
 """What Celery's own JSON holds beside JSON's types: the worker gets it back as it was."""
-_JSON: Final = {"ensure_ascii": False, "separators": (",", ":")}
-_ENCODERS: Final = {
-    False: json.JSONEncoder(**_JSON),
-    True: json.JSONEncoder(**_JSON, default=celery_json.JSONEncoder().default),
-}
+_encoder = partial(json.JSONEncoder, ensure_ascii=False, separators=(",", ":"))
+_ENCODERS: Final = {False: _encoder(), True: _encoder(default=celery_json.JSONEncoder().default)}
 """By whether it holds these, too. Made once: `json.dumps` would make one for each value."""
 
 P = ParamSpec("P")
