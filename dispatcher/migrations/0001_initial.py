@@ -681,7 +681,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "oversized_cost",
-                    models.PositiveIntegerField(editable=False, help_text="Its cost for that key.", null=True),
+                    models.IntegerField(editable=False, help_text="Its cost for that key.", null=True),
                 ),
                 (
                     "chosen_keys",
@@ -689,16 +689,16 @@ class Migration(migrations.Migration):
                         editable=False, help_text="The key that its latest take chose of each group.", null=True
                     ),
                 ),
-                ("attempt", models.PositiveIntegerField(default=0)),
+                ("attempt", models.IntegerField(default=0)),
                 (
                     "crashes",
-                    models.PositiveSmallIntegerField(
+                    models.SmallIntegerField(
                         db_default=0, default=0, help_text="Consecutive attempts that crashed their process."
                     ),
                 ),
                 (
                     "returns",
-                    models.PositiveSmallIntegerField(
+                    models.SmallIntegerField(
                         db_default=0,
                         default=0,
                         help_text="How many times in a row it was published and came back without a start.",
@@ -745,7 +745,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "error_count",
-                    models.PositiveIntegerField(
+                    models.IntegerField(
                         db_default=0,
                         default=0,
                         help_text="The number of all failures, including those that are not kept.",
@@ -789,7 +789,7 @@ class Migration(migrations.Migration):
             name="Slot",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("cost", models.PositiveIntegerField()),
+                ("cost", models.IntegerField()),
                 ("started_at", models.DateTimeField(null=True)),
                 ("lease_until", models.DateTimeField()),
                 (
@@ -1028,5 +1028,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("1eee90d2"),
+        InstallFunctions("4519e17d"),
     ]

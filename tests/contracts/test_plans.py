@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from typing import Any, Final
-from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
@@ -11,7 +10,7 @@ from django.db import connection, transaction
 from dispatcher import sql
 from tests.contracts.hot import NOTHING, OF_A_CALL, OF_A_TICK, OF_A_WHILE, trips
 from tests.contracts.large import CALLS, large
-from tests.contracts.plans import Hot, buffers, check, explain, hot, outline, prepare, read_whole
+from tests.contracts.plans import Hot, buffers, bulk, check, explain, hot, outline, prepare, read_whole
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
 
@@ -82,7 +81,7 @@ def test_the_plan_of_a_statement_that_each_call_runs_is_kept(tried: Hot) -> None
     with transaction.atomic(), connection.cursor() as cursor:
         run = prepare(Hot(tried.name, 0, (), tried.given))
         for _ in range(10):
-            fresh = {"ids": [uuid4() for _ in tried.given["ids"]]}
+            fresh = {"drafts": bulk("key:1500")["drafts"]}
             cursor.execute(run, [(tried.given | fresh)[name] for name in parameters])
         cursor.execute("SELECT generic_plans FROM pg_prepared_statements WHERE name = 'tried'")
         (kept,) = cursor.fetchone()

@@ -6,11 +6,12 @@ from tempfile import TemporaryFile
 
 import psycopg
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
 from dispatcher import engine, sql
 from dispatcher.engine.ticker import Ticker
+from dispatcher.errors import CallTooLarge
 from dispatcher.messages import message
 from dispatcher.models import CallQueue
 from dispatcher.states import State
@@ -101,15 +102,35 @@ def test_a_send_behind_a_full_key_makes_one_trip() -> None:
     assert trips(lambda: CallQueue.objects.send("noop", keys=["full"])) == 1
 
 
-def test_a_send_that_is_published_at_once_runs_four_statements_in_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call with its note, and who is woken, each with its settings; its dispatch; the note that it is published."""
+def test_a_send_in_a_transaction_makes_one_trip_and_leaves_the_callers_settings() -> None:
+    key("full", concurrency=0)
+
+    def send() -> None:
+        CallQueue.objects.send("noop", keys=["full"])
+
+    def settings() -> tuple[str, ...]:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT name, setting FROM pg_settings ORDER BY name")
+            return tuple(cursor.fetchall())
+
+    send()
+    with transaction.atomic():
+        before = settings()
+        assert trips(send) == 1
+        with pytest.raises(CallTooLarge), sql.together():
+            raise CallTooLarge("args", "after what was asked")
+        assert settings() == before
+
+
+def test_a_send_that_is_published_at_once_runs_five_statements_in_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call with its note, after its settings, and who is woken; its dispatch; the note that it is published."""
     monkeypatch.setattr(message, "send", lambda *_: None)
     key("ample", concurrency=1_000)
 
     def send() -> None:
         CallQueue.objects.send("noop", keys=["ample"])
 
-    assert (trips(send), statements(send)) == (3, 4 + 2)
+    assert (trips(send), statements(send)) == (3, 3 + 2)
     assert not CallQueue.objects.filter(published_at=None).exists()
 
 
