@@ -59,6 +59,6 @@ WITH kind AS MATERIALIZED (
      ORDER BY draft.turn
     RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at
 ), moved AS (
-    SELECT written.lane_id FROM written WHERE written.state = 'available'
+    SELECT written.lane_id, written.position FROM written WHERE written.state = 'available'
 ), {{lanes_noted(moved, false)}}
 SELECT id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at FROM written

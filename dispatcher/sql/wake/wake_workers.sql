@@ -2,22 +2,23 @@
 -- `queues`; return the queues, so that those that the broker delivers can be dispensed, and where tasks are eager
 -- direct ones, too. `calls`: the first of each lane.
 -- A lane that is parked needs none: who opens its key finds the call. But where the call came before those that wait
--- there (it was sent earlier, and committed later), the lane is parked for another one: it is looked at again.
+-- there (it was sent earlier, and committed later), the lane is parked for another one: it is looked at again. So is a
+-- lane whose note was old at the commit: trips read young notes alone.
 -- A call that waits no more was found by a trip, which wakes others as far as it leaves something to do.
 -- The commit is not waited for: the note of the send outlasts a crash. Relies on lanesite_lane and call_waiting.
 WITH clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now, set_config('synchronous_commit', 'off', true) AS durability
 ), sent AS MATERIALIZED (
     -- Each by its id alone: a plan that was made while there were few calls would read them all.
-    SELECT call.id, call.lane_id, call.state
+    SELECT call.id, call.lane_id, call.position, call.state, call.created_at
       FROM unnest((SELECT %(calls)s::uuid[])) AS first (id)
      CROSS JOIN LATERAL (
-           SELECT called.id, called.lane_id, called.state
+           SELECT called.id, called.lane_id, called.position, called.state, called.created_at
              FROM dispatcher_callqueue AS called
             WHERE called.id = first.id
             LIMIT 1) AS call
 ), lane AS MATERIALIZED (
-    SELECT site.lane_id, site.queue, site.place
+    SELECT site.lane_id, site.queue, site.place, call.position, call.created_at
       FROM sent AS call
       JOIN dispatcher_lanesite AS site ON site.lane_id = call.lane_id
      WHERE call.state = 'available'
@@ -28,7 +29,11 @@ WITH clock AS MATERIALIZED (
                  ORDER BY front.position
                  LIMIT 1) = call.id)
 ), moved AS (
-    SELECT lane.lane_id FROM lane WHERE lane.place <> 0
+    SELECT lane.lane_id, lane.position
+      FROM clock
+     CROSS JOIN lane
+     WHERE lane.place <> 0
+        OR (lane.place IS NULL AND lane.created_at < clock.now - interval '500 milliseconds')
 ), {{lanes_noted(moved, true)}}, queue AS MATERIALIZED (
     SELECT named.name,
            {{queue_delivery(named.name)}} = ANY (CASE WHEN (SELECT %(is_eager)s::bool) THEN ARRAY['broker', 'direct']
