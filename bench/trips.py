@@ -29,7 +29,7 @@ from bench.tasks import nothing
 from dispatcher import ending
 from dispatcher.engine import dispenser
 from dispatcher.lifecycle import heartbeat
-from dispatcher.lifecycle.take import Start, Taken, Taker, take
+from dispatcher.lifecycle.take import Notes, Start, Taken, Taker, take
 from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import Delivery
@@ -165,7 +165,7 @@ class Worker:
 
     def __init__(self, calls: int, *, waits: bool = False) -> None:
         """Register it. calls: how many of them a trip takes. waits: where others may have taken them, try again."""
-        self._taker = Taker(worker=uuid7.uuid7(), queues=[fixtures.QUEUE], tasks=[nothing.name])
+        self._taker = Taker(worker=uuid7.uuid7(), queues=[fixtures.QUEUE], tasks=[nothing.name], notes=Notes())
         self._calls, self._waits = calls, waits
         self._starts: Sequence[Start] = ()
         here = heartbeat.WorkerInfo(

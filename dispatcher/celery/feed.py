@@ -27,7 +27,7 @@ from dispatcher.conf import conf
 from dispatcher.engine import attempt
 from dispatcher.engine import feed as engine_feed
 from dispatcher.lifecycle import claim, wake
-from dispatcher.lifecycle.take import Start, Taken, Taker
+from dispatcher.lifecycle.take import Notes, Start, Taken, Taker
 from dispatcher.sql import faults
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Feed:
         self._may_take = Event()
         self._is_over = False
         self._mark = IdleMark(worker)
+        self._notes = Notes()
         self._thread: Thread | None = None
         self._pause = _PAUSE_S
         self._is_lost = True
@@ -255,6 +256,7 @@ class Feed:
             queues=self._queues.names,
             tasks=self._tasks(),
             delay=self._pace.slack,
+            notes=self._notes,
             turns=self._queues.turns,
         )
 

@@ -49,7 +49,8 @@ CREATE TABLE dispatcher_lanesite (
     priority smallint NOT NULL,
     place bigint,
     served_at timestamptz NOT NULL DEFAULT 'epoch',
-    kept_until timestamptz
+    kept_until timestamptz,
+    waits_from bigint NOT NULL DEFAULT -9223372036854775808
 );
 CREATE INDEX lanesite_place ON dispatcher_lanesite (place, queue, priority DESC, served_at, lane_id)
     WHERE place IS NOT NULL;
@@ -69,7 +70,8 @@ CREATE TABLE dispatcher_note (
     at timestamptz NOT NULL,
     lane_id bigint,
     key_id bigint,
-    is_forced boolean NOT NULL DEFAULT false
+    is_forced boolean NOT NULL DEFAULT false,
+    position bigint NOT NULL DEFAULT -9223372036854775808
 );
 CREATE INDEX note_at ON dispatcher_note (at);
 CREATE INDEX note_key ON dispatcher_note (key_id, at) WHERE key_id IS NOT NULL;
@@ -114,7 +116,18 @@ class Migration(migrations.Migration):
                         null=True,
                     ),
                 ),
-                ("served_at", models.DateTimeField(help_text="When a call of it last started.")),
+                (
+                    "served_at",
+                    models.DateTimeField(
+                        help_text="When a call of it last started; where it is served alone, it is written now and then."
+                    ),
+                ),
+                (
+                    "waits_from",
+                    models.BigIntegerField(
+                        help_text="No call of it waits before this position, but for those that are noted."
+                    ),
+                ),
             ],
             options={
                 "db_table": "dispatcher_lanesite",
@@ -131,6 +144,12 @@ class Migration(migrations.Migration):
                     "is_forced",
                     models.BooleanField(
                         help_text="The first call of the lane has changed: it is ready, parked or not."
+                    ),
+                ),
+                (
+                    "position",
+                    models.BigIntegerField(
+                        help_text="The first position of the calls that wait in the lane since; the lowest there is: any."
                     ),
                 ),
             ],
@@ -495,6 +514,12 @@ class Migration(migrations.Migration):
                         default=False,
                         editable=False,
                         help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
+                    ),
+                ),
+                (
+                    "slots_from",
+                    models.BigIntegerField(
+                        db_default=0, default=0, editable=False, help_text="It has no slots with a lower id."
                     ),
                 ),
                 (
@@ -1018,7 +1043,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="slot",
-            index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key"], name="slot_key"),
+            index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key", "id"], name="slot_key"),
         ),
         migrations.AddIndex(
             model_name="slot",
@@ -1028,5 +1053,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("4519e17d"),
+        InstallFunctions("b1fc022d"),
     ]

@@ -208,7 +208,7 @@ class Slot(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(name="slot_call", fields=["call"]),
-            models.Index(name="slot_key", fields=["key"], condition=Q(key__isnull=False)),
+            models.Index(name="slot_key", fields=["key", "id"], condition=Q(key__isnull=False)),
             # A separate index: one on `lease_until` would be updated by every heartbeat of Celery's workers.
             models.Index(name="slot_pulled", fields=["pulled_until"], condition=Q(pulled_until__isnull=False)),
         ]

@@ -22,6 +22,7 @@ USUAL: Final[dict[str, Any]] = {
     **{key: [] for key in ("keys", "queues", "resting", "ids", "deliveries", "calls", "tickets", "claims", "lanes")},
     **{key: [] for key in ("states", "reasons", "crashes", "results", "errors", "waits")},
     **dict.fromkeys(("now", "call", "wait", "due", "strides", "expires_in", "until", "passed_after", "slots"), None),
+    "notes": None,
     **dict.fromkeys(
         ("call_data", "headers", "options", "retry", "result", "error", "expires_at", "args", "kwargs"), None
     ),

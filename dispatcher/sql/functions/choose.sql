@@ -102,8 +102,8 @@ BEGIN
                     END AS fate
                FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
                        FROM dispatcher_callqueue AS call
-                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
-                        AND call.id <> ALL (v_over)
+                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                        AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
                       ORDER BY call.position
                       LIMIT v_heads
                         FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head

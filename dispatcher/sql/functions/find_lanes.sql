@@ -15,7 +15,9 @@ CREATE TYPE @found AS (
     is_parked bool,           -- whether lanes are parked on keys that are locked
     turn_keys bigint[],       -- those of these keys that have room
     published text[],         -- queues whose calls may be published, and how many
-    publish_room int[]
+    publish_room int[],
+    queues text[],            -- those of lanes that notes have made ready
+    again_at timestamptz
 );
 CREATE FUNCTION @find_lanes(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
     p_tuning @tuning, p_now timestamptz) RETURNS @found LANGUAGE plpgsql AS $$
@@ -30,6 +32,11 @@ DECLARE
   v_keys @key_room[];
   v_lanes @lane[];
   v_rows tid[];
+  v_noted record;
+  v_noted_rows tid[];                                -- lanes that slept, and are noted
+  v_from timestamptz := COALESCE(v_now - p_tuning.notes, '-infinity');
+  v_noted_queues text[] := '{}';
+  v_again_at timestamptz;
   v_turn_keys bigint[] := '{}';
   v_published text[] := '{}';
   v_publish_room int[] := '{}';
@@ -53,6 +60,15 @@ BEGIN
     v_queues := v_published;
   END IF;
 
+  IF (SELECT note.at FROM dispatcher_note AS note
+       WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL THEN
+    v_noted := @read_notes(v_from, v_now, v_queues, p_room);
+    v_open := v_open || v_noted.keys;
+    v_noted_rows := NULLIF(v_noted.rows, '{}');
+    v_noted_queues := v_noted.queues;
+    v_again_at := v_noted.again_at;
+  END IF;
+
   -- The lanes that are ready, locked in the ordered scan: who chooses first and locks then mostly finds them taken.
   -- Apart, those that only a worker with room of its own may serve.
   SELECT array_agg(front.row),
@@ -67,6 +83,7 @@ BEGIN
           ORDER BY site.priority DESC, site.served_at, site.lane_id
           LIMIT p_room
             FOR NO KEY UPDATE SKIP LOCKED) AS front;
+  v_rows := v_noted_rows || v_rows;
   IF v_has_limited THEN v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now); END IF;
   IF v_rows IS NULL AND v_queues <> '{}'
      AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
@@ -165,5 +182,5 @@ BEGIN
                      WHERE spent.id <> ALL (v_ids || v_busy));
   END LOOP;
   RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
-          v_publish_room);
+          v_publish_room, v_noted_queues, v_again_at);
 END $$;

@@ -32,6 +32,6 @@ WITH kind AS MATERIALIZED (
      WHERE call.id = mine.id AND {{is_unplaced(call)}}
     RETURNING call.id, call.lane_id, call.position, call.state
 ), moved AS (
-    SELECT placed.lane_id FROM placed WHERE placed.state = 'available'
+    SELECT placed.lane_id, placed.position FROM placed WHERE placed.state = 'available'
 ), {{lanes_noted(moved, true)}}
 SELECT id, lane_id, state FROM placed ORDER BY position, id

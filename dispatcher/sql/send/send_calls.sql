@@ -6,7 +6,8 @@
 -- Positions are drawn in that order, before the lanes are joined, so a lane starts them in it. Costs are in the order
 -- of the lane's keys.
 -- It is the only statement that writes calls, also for one; wake_workers follows, after the commit. The note is written
--- whatever the place of the lane: who puts it to sleep at this moment does not see these calls yet.
+-- whatever the place of the lane: who puts it to sleep at this moment does not see these calls yet. It has a position
+-- that is drawn before those of the calls (the join sees to that): trips look for calls from there on.
 -- The lanes are locked against removal until the commit; neither trips nor other senders wait for that.
 -- Calls come as JSON: an array for each column costs both sides more. The planner guesses the same number of them
 -- whatever is given, and keeps one plan.
@@ -24,9 +25,14 @@ WITH kind AS MATERIALIZED (
               AND lane.key_ids = named.ids AND cardinality(named.ids) = cardinality(kind.names)
             LIMIT 1
               FOR KEY SHARE SKIP LOCKED) AS lane ON true
+), first AS MATERIALIZED (
+    SELECT nextval('dispatcher_call_position') AS position
 ), noted AS (
-    INSERT INTO dispatcher_note (at, lane_id)
-    SELECT clock_timestamp(), kind.lane_id FROM kind WHERE kind.lane_id IS NOT NULL AND kind.soonest <= kind.now
+    INSERT INTO dispatcher_note (at, lane_id, position)
+    SELECT clock_timestamp(), kind.lane_id, first.position
+      FROM first
+     CROSS JOIN kind
+     WHERE kind.lane_id IS NOT NULL AND kind.soonest <= kind.now
 )
 INSERT INTO dispatcher_callqueue
        (id, position, lane_id, placement, task, args, kwargs, call_data, meta, headers, options, queue, priority,
@@ -44,7 +50,8 @@ SELECT draft.id, draft.position, kind.lane_id, CASE WHEN kind.lane_id IS NULL TH
   FROM (SELECT nextval('dispatcher_call_position') AS position, call.id, call.kind, call.task, call.args, call.kwargs,
                call.call_data, call.meta, call.headers, call.options, call.costs, call.retry, call.scheduled_at,
                call.expires_at, call.scheduled_in, call.expires_in, call.is_pending
-          FROM json_to_recordset(%(drafts)s::json)
+          FROM first
+         CROSS JOIN json_to_recordset(%(drafts)s::json)
             AS call (id uuid, kind int, task text, args jsonb, kwargs jsonb, call_data jsonb, meta jsonb,
                      headers jsonb, options jsonb, costs jsonb, retry jsonb, scheduled_at timestamptz,
                      expires_at timestamptz, scheduled_in interval, expires_in interval, is_pending bool)) AS draft
