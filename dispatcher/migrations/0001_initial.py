@@ -1053,5 +1053,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("b1fc022d"),
+        InstallFunctions("8e31357b"),
     ]

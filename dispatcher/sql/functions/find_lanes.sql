@@ -31,6 +31,7 @@ DECLARE
   v_ids bigint[] := '{}';
   v_keys @key_room[];
   v_lanes @lane[];
+  v_lane @lane;
   v_rows tid[];
   v_noted record;
   v_noted_rows tid[];                                -- lanes that slept, and are noted
@@ -41,6 +42,7 @@ DECLARE
   v_published text[] := '{}';
   v_publish_room int[] := '{}';
   v_has_limited bool;
+  v_has_kept bool;
   v_is_parked bool := false;
   v_other record;
   v_left int;
@@ -73,8 +75,10 @@ BEGIN
   -- Apart, those that only a worker with room of its own may serve.
   SELECT array_agg(front.row),
          (SELECT site.lane_id FROM dispatcher_lanesite AS site
-           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL
-    INTO v_rows, v_has_limited
+           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL,
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL LIMIT 1) IS NOT NULL
+    INTO v_rows, v_has_limited, v_has_kept
     FROM unnest(v_queues) AS mine (name)
    CROSS JOIN LATERAL (
          SELECT site.ctid AS row
@@ -85,46 +89,50 @@ BEGIN
             FOR NO KEY UPDATE SKIP LOCKED) AS front;
   v_rows := v_noted_rows || v_rows;
   IF v_has_limited THEN v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now); END IF;
-  IF v_rows IS NULL AND v_queues <> '{}'
-     AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
-           WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    BEGIN                                            -- others have locked all that is ready: wait for one
-      v_rows := ARRAY(SELECT site.ctid
-                        FROM dispatcher_lanesite AS site
-                       WHERE site.place = 0 AND site.queue = ANY (v_queues)
-                       ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
-                       LIMIT 1
-                         FOR NO KEY UPDATE);
-    EXCEPTION WHEN lock_not_available THEN
-      v_rows := NULL;
-    END;
+  IF v_rows IS NULL AND v_queues <> '{}' THEN
+    IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+         WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+      BEGIN                                          -- others have locked all that is ready: wait for one
+        v_rows := ARRAY(SELECT site.ctid
+                          FROM dispatcher_lanesite AS site
+                         WHERE site.place = 0 AND site.queue = ANY (v_queues)
+                         ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+                         LIMIT 1
+                           FOR NO KEY UPDATE);
+      EXCEPTION WHEN lock_not_available THEN
+        v_rows := NULL;
+      END;
+    END IF;
   END IF;
   v_now := COALESCE(p_now, clock_timestamp());        -- who has waited for a lane starts after who had it
   IF v_rows IS NOT NULL THEN v_lanes := @lanes_at(v_rows, 'mine'); END IF;
-  -- Room may be kept for a lane of these queues: it is first on that key. Its place is looked at apart: a plan that was
-  -- made while there were few lanes would read all that are parked.
-  SELECT v_open || ARRAY(SELECT kept.place
-                           FROM (SELECT site.place FROM dispatcher_lanesite AS site
-                                  WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
-                          WHERE kept.place > 0),
-         array_agg(spent.id)
-    INTO v_open, v_want
-    FROM unnest(v_lanes) AS lane
-   CROSS JOIN LATERAL unnest(lane.key_ids) AS spent (id);
-  v_want := v_open || v_want;
+  IF v_has_kept THEN
+    -- Room may be kept for a lane of these queues: it is first on that key. Its place is looked at apart: a plan that
+    -- was made while there were few lanes would read all that are parked.
+    v_open := v_open || ARRAY(SELECT kept.place
+                                FROM (SELECT site.place FROM dispatcher_lanesite AS site
+                                       WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL
+                                      OFFSET 0) AS kept
+                               WHERE kept.place > 0);
+  END IF;
+  v_want := v_open;
+  FOREACH v_lane IN ARRAY COALESCE(v_lanes, '{}') LOOP
+    v_want := v_want || v_lane.key_ids;
+  END LOOP;
 
   FOR v_round IN 1 .. 2 LOOP
     EXIT WHEN v_want = '{}';
     v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
-    IF v_locked.busy <> '{}'
-       AND NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
-      BEGIN                                          -- locked keys stop every lane: wait for them
-        PERFORM FROM dispatcher_ratelimitkey AS key
-          WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
-        v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
-      EXCEPTION WHEN lock_not_available THEN
-        NULL;
-      END;
+    IF v_locked.busy <> '{}' THEN
+      IF NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
+        BEGIN                                        -- locked keys stop every lane: wait for them
+          PERFORM FROM dispatcher_ratelimitkey AS key
+            WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
+          v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+        EXCEPTION WHEN lock_not_available THEN
+          NULL;
+        END;
+      END IF;
     END IF;
     v_now := COALESCE(p_now, clock_timestamp());
     v_keys := v_keys || v_locked.keys;
