@@ -16,7 +16,7 @@ from dispatcher import sql
 from dispatcher.engine import direct
 from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.lifecycle.take import Taken, Taker
+from dispatcher.lifecycle.take import Notes, Taken, Taker
 from dispatcher.limits.turns import Turns
 from dispatcher.sql import faults
 from dispatcher.worker.call import Run
@@ -60,6 +60,7 @@ class Trips:
         self.worker, self.tasks, self._shared = worker, tasks, shared
         self.session = Session(worker)
         self.ends = Ends()
+        self._notes = Notes()
         self._turns, self._weights = Turns(), dict[str, int]()
         self._changed = Condition()
         self._waiters: list[Waiter] = []
@@ -189,6 +190,7 @@ class Trips:
             tasks=self.tasks,
             delay=claim.slack(),
             turns=self._turns,
+            notes=self._notes,
         )
         leader.place.begin_trip()
         try:
