@@ -32,8 +32,8 @@ WORKER: Final = {"name": "here", "host": "here", "pid": 1, "pool": "prefork", "p
 AUDIT: Final = {"most": 1_000, "late": LEASE, "needs_worker": True, "now": NOW}
 DUE: Final = {"queues": None, "states": [*states.WAITING, "retryable"]}
 OF_A_CALL: Final = [
-    hot("send_calls", 200, **bulk("key:1500", "key:1600")),
-    hot("send_calls", 12_000, **bulk(*(f"key:{LANES - n}" for n in range(500)))),
+    hot("send_calls", 200, PASS, **bulk("key:1500", "key:1600")),
+    hot("send_calls", 12_000, PASS, **bulk(*(f"key:{LANES - n}" for n in range(500)))),
     hot("wake_workers", 100, calls=[call_id(1)], queues=["other"]),
     hot("claim_call", 200, **ONE),
     hot("publish_call", 30, **ONE),

@@ -28,8 +28,6 @@ WAITS = {
     ("finish/requeue_call", "callqueue"): "the same; recovery has locked the call before",
     ("heartbeat/record_heartbeat", "worker"): OWN_ROW,
     ("heartbeat/stop_worker", "worker"): OWN_ROW,
-    ("wake/mark_feed", "feed"): OWN_ROW,
-    ("wake/delete_feed", "feed"): OWN_ROW,
     ("workers/delete_mark", "feed"): OWN_ROW,
     ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
     ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,

@@ -213,7 +213,7 @@ def test_all_loops_leave_when_the_main_process_closes_or_ends(shared: Shared) ->
     assert [shared.must_leave() for _ in range(3)] == [None] * 3
 
 
-def test_an_answer_that_was_lost_is_told_once_when_the_trip_has_ended(shared: Shared) -> None:
+def test_an_answer_that_was_lost_is_reported_once_when_the_trip_has_ended(shared: Shared) -> None:
     place = shared.place(0)
     place.enter(uuid4())
     place.end_trip(is_lost=True)
