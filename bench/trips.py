@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import psycopg
 import uuid_utils.compat as uuid7
-from django.db import connection, connections
+from django.db import connection, connections, transaction
 
 from bench import database, fixtures
 from bench.feeding import STATISTICS_S
@@ -29,8 +29,9 @@ from bench.tasks import nothing
 from dispatcher import ending
 from dispatcher.engine import dispenser
 from dispatcher.lifecycle import heartbeat
-from dispatcher.lifecycle.take import Start, Taken, Taker, take
+from dispatcher.lifecycle.take import Notes, Start, Taken, Taker, take
 from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
+from dispatcher.request import Call
 from dispatcher.states import Delivery
 
 TRIPS: Final = 60
@@ -164,7 +165,7 @@ class Worker:
 
     def __init__(self, calls: int, *, waits: bool = False) -> None:
         """Register it. calls: how many of them a trip takes. waits: where others may have taken them, try again."""
-        self._taker = Taker(worker=uuid7.uuid7(), queues=[fixtures.QUEUE], tasks=[nothing.name])
+        self._taker = Taker(worker=uuid7.uuid7(), queues=[fixtures.QUEUE], tasks=[nothing.name], notes=Notes())
         self._calls, self._waits = calls, waits
         self._starts: Sequence[Start] = ()
         here = heartbeat.WorkerInfo(
@@ -303,24 +304,37 @@ def _take_until(at: float) -> int:
 
 
 def _send(name: str, bench: Bench) -> Iterator[Figure]:
-    """Measure a send to a direct queue, and a create in a table of 6 columns."""
+    """Measure sends to a direct queue against creates in a table of 6 columns, each pair alternately."""
     _make(Scene(name="", bound=0), 1)
     backend, times = Backend(), bench.effort.calls(TRIPS)
+    row: dict[str, Any] = {"task": nothing.name, "args": [], "kwargs": KWARGS, "queue": fixtures.QUEUE}
+    rows = PlainRow._default_manager  # noqa: SLF001 -- a model in general has no other name for it
+    call = Call(task=nothing, kwargs=KWARGS, keys=["a"], queue=fixtures.QUEUE)
     send = partial(CallQueue.objects.send, nothing, kwargs=KWARGS, keys=["a"], queue=fixtures.QUEUE)
-    create = partial(PlainRow._default_manager.create, task=nothing.name, args=[], kwargs=KWARGS, queue=fixtures.QUEUE)  # noqa: SLF001 -- a model in general has no other name for it
+    create = partial(rows.create, **row)
 
     def cost(action: Callable[[], object]) -> tuple[float, float]:
         began = time.thread_time()
         server = backend.during(action, times)
         return server, (time.thread_time() - began) * 1_000 / times
 
-    for action in (send, create):
-        backend.during(action, WARM)
-    pairs = [(cost(send), cost(create)) for _ in range(bench.effort.rounds)]
-    for part, of in (
-        ("", sum),
-        (", of it PostgreSQL", lambda both: both[0]),
-        (", of it Python", lambda both: both[1]),
+    for kind, action, reference, calls in (
+        ("", send, create, 1),
+        (" in a transaction", transaction.atomic(send), transaction.atomic(create), 1),
+        (
+            f", {MANY} at once",
+            lambda: CallQueue.objects.send_many([call] * MANY),
+            lambda: rows.bulk_create([PlainRow(**row) for _ in range(MANY)]),
+            MANY,
+        ),
     ):
-        ours, reference = (median(of(pair[side]) for pair in pairs) for side in (0, 1))
-        yield _figure(f"{name}{part}", ours, reference, "ms", 1.5)
+        for each in (action, reference):
+            backend.during(each, WARM)
+        pairs = [(cost(action), cost(reference)) for _ in range(bench.effort.rounds)]
+        for part, of in (
+            ("", sum),
+            (", of it PostgreSQL", lambda both: both[0]),
+            (", of it Python", lambda both: both[1]),
+        ):
+            ours, theirs = (median(of(pair[side]) for pair in pairs) / calls for side in (0, 1))
+            yield _figure(f"{name}{kind}{part}", ours, theirs, "ms", 1.5)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from difflib import get_close_matches
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -33,6 +33,9 @@ _LONGEST_INTEGER: Final = 13_000
 """Bits: Python writes no more than 4,300 digits."""
 _CELERYS: Final = (datetime, date, time, Decimal, UUID)
 """What Celery's own JSON holds beside JSON's types: the worker gets it back as it was."""
+_encoder = partial(json.JSONEncoder, ensure_ascii=False, separators=(",", ":"))
+_ENCODERS: Final = {False: _encoder(), True: _encoder(default=celery_json.JSONEncoder().default)}
+"""By whether it holds these, too. Made once: `json.dumps` would make one for each value."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,8 +157,7 @@ def json_text(field: str, value: object, *, has_celerys: bool = False) -> str:
     has_celerys: it may hold the types of Celery's own JSON, too, and is written as Celery writes it.
     """
     _check_json(field, value, _DEEPEST, _CELERYS if has_celerys else ())
-    default = celery_json.JSONEncoder().default if has_celerys else None
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=default)
+    return _ENCODERS[has_celerys].encode(value)
 
 
 def from_json(value: Any) -> Any:

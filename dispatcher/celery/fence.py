@@ -9,6 +9,7 @@ from typing import Any
 
 from celery import Celery, Task, bootsteps, current_app, signals
 from celery.app import trace
+from celery.concurrency import get_implementation
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.imports import symbol_by_name
 from celery.worker import WorkController
@@ -116,7 +117,14 @@ class Fence(bootsteps.StartStopStep):
 
 @signals.worker_init.connect
 def join_worker(sender: WorkController, **_: Any) -> None:
-    """Give a worker that starts the dispatcher's part of it, whatever the base class of its tasks."""
+    """Give a worker that starts the dispatcher's part of it, whatever the base class of its tasks.
+
+    On memory:// Celery runs no event loop, and the processes of prefork share one pipe, under a lock: if one that waits
+    for work is killed, none gets any more. With the event loop each has its own, as with Redis and RabbitMQ.
+    """
+    is_prefork = get_implementation(sender.pool_cls).__module__ == "celery.concurrency.prefork"
+    if is_prefork and sender.app.connection_for_read().transport_cls == "memory":
+        sender.use_eventloop = True
     sender.app.steps["worker"].update((Fence, KeptConnections, Presence, LoopMemory, PeriodicTasks))
     sender.app.steps["consumer"].update((UnknownTasks, Loops))
     revoke.listen()

@@ -1,9 +1,12 @@
 """Ends: record how attempts ended, and let the next calls go with the room that they give back, in the same trip."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import partial
-from time import sleep
+from time import monotonic, sleep
 from uuid import UUID
+
+from django.db import OperationalError
 
 from dispatcher import ending, sql
 from dispatcher.engine import dispenser
@@ -17,11 +20,14 @@ _LONGEST_PAUSE_S = 0.5
 """How long an end that another transaction keeps from being recorded waits before it is brought again."""
 
 
-def record(ends: Sequence[Ended], *, queue: str | None = None) -> set[UUID]:
+def record(ends: Sequence[Ended], *, queue: str | None = None, patience: timedelta | None = None) -> set[UUID]:
     """Record how attempts ended, each if its ticket and claim still hold the call; return the calls whose ends were.
 
     queue: whose calls a process is free for now: more of them go. What has room is published after the commit.
+    patience: for how long to bring an end again whose call another transaction has locked; None is for ever. Raises
+    OperationalError after that.
     """
+    until = None if patience is None else monotonic() + patience.total_seconds()
     taker = Taker(queues=[] if queue is None else [queue], becomes=State.DISPATCHED)
     recorded, left, pause = set[UUID](), list(ends), _FIRST_PAUSE_S
     while left:
@@ -30,6 +36,9 @@ def record(ends: Sequence[Ended], *, queue: str | None = None) -> set[UUID]:
         sql.after_commit(partial(dispenser.serve, taken, comes_again=False))
         left = [each for each in left if each.call_id in set(taken.locked)]
         if left:
+            if until is not None and monotonic() + pause > until:
+                message = f"another transaction keeps calls locked: {', '.join(str(each.call_id) for each in left)}"
+                raise OperationalError(message)
             sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
     return recorded

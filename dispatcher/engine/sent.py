@@ -31,6 +31,11 @@ class Waiting(Protocol):
         """Its lane."""
         ...
 
+    @property
+    def state(self) -> str:
+        """Its state: another than `available` waits for its time, or for a person."""
+        ...
+
 
 @dataclass(frozen=True)
 class _Sent:
@@ -44,17 +49,15 @@ def write(drafts: Sequence[send.Draft]) -> list[CallQueue]:
     """Write checked calls, and serve them after their commit. Raises UnknownKey or CallNeverRuns."""
     sent = send.write(drafts)
     is_woken = sent.dispense is not None
-    after_commit(
-        call for call in sent.calls if call.lane_id is None or (not is_woken and call.state == State.AVAILABLE)
-    )
+    after_commit(call for call in sent.calls if call.lane_id is None or not is_woken)
     if sent.dispense:
         sql.after_commit(partial(dispenser.dispense_briefly, queues=sent.dispense))
     return sent.calls
 
 
 def after_commit(calls: Iterable[Waiting]) -> None:
-    """Serve calls after the commit, together with the others of the transaction, once."""
-    added = [*calls]
+    """Serve calls after the commit, together with the others of the transaction, once; not those that have to wait."""
+    added = [call for call in calls if call.lane_id is None or call.state == State.AVAILABLE]
     if not added:
         return
     connection = sql.connection()

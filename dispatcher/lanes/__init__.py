@@ -6,7 +6,7 @@ Never in a caller's transaction: others that need a key which it inserted would 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Final, Self
 
@@ -249,11 +249,23 @@ def is_lock_timeout(fault: OperationalError) -> bool:
     return isinstance(fault.__cause__, LockNotAvailable)
 
 
-def kinds_json(kinds: Mapping[Kind, int], placements: Mapping[Kind, Placement] | None = None) -> str:
-    """Write kinds for the statements, each by its number; with what makes the lanes that are missing, if given."""
+def kinds_json(
+    kinds: Mapping[Kind, int],
+    placements: Mapping[Kind, Placement] | None = None,
+    soonest: Mapping[Kind, datetime] | None = None,
+) -> str:
+    """Write kinds for the statements, each by its number; with what makes the lanes that are missing, if given.
+
+    soonest: for send_calls, when the first call of each kind may start.
+    """
     return json.dumps(
         [
-            {"number": number, **vars(kind), "placement": placements[kind].as_json() if placements else None}
+            {
+                "number": number,
+                **vars(kind),
+                "placement": placements[kind].as_json() if placements else None,
+                "soonest": soonest[kind].isoformat() if soonest else None,
+            }
             for kind, number in kinds.items()
         ]
     )

@@ -17,6 +17,7 @@ from dispatcher.history import By
 from dispatcher.lanes import mixture
 from dispatcher.limits.durations import parse_duration
 from dispatcher.limits.policy import LONGEST_PERIOD, Policy
+from dispatcher.states import State
 
 _QUEUE: Final = "queue:"
 _STRATEGIES: Final = ("concurrency", "per_worker", "rate", "throttle")
@@ -31,10 +32,11 @@ class _Blocked:
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """A call that waits again, and its lane if it has one yet."""
+    """A call that waits again, for its time or in its lane, if it has one yet; those that were moved come in order."""
 
     id: UUID
     lane_id: int | None
+    state: State
 
 
 @dataclass(frozen=True, kw_only=True)

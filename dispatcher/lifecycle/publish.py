@@ -141,8 +141,6 @@ def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
     if len(calls) == 1:
         sql.change("publish_call", {"call": calls[0].id, "ticket": calls[0].ticket, "now": now})
         return
-    # In order of id, as a cancel locks them.
-    calls = sorted(calls, key=lambda call: call.id)
     ids, tickets = [call.id for call in calls], [call.ticket for call in calls]
     with sql.together():
         sql.ask("publish_calls", object, {"calls": ids, "tickets": tickets, "now": now})

@@ -5,14 +5,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final
 from uuid import UUID
 
 import uuid_utils.compat as uuid7
 
 from dispatcher import groups, lanes, sql, validate
-from dispatcher.conf import conf, is_eager
+from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.extension import registered
 from dispatcher.lanes import Kind, Placement, mixture
@@ -62,22 +62,29 @@ class Draft:
         """Whether it waits for nothing but its limits."""
         return self.scheduled_at is None and self.scheduled_in is None and not self.is_pending
 
+    @property
+    def soonest(self) -> datetime:
+        """When it may start; LATEST if not before a time or an event that comes after the send."""
+        if self.is_pending or (self.scheduled_in is not None and self.scheduled_in > timedelta(0)):
+            return validate.LATEST
+        return self.scheduled_at or validate.EARLIEST
 
-_COLUMNS: Final = (
-    "task",
-    "args",
-    "kwargs",
-    "call_data",
-    "meta",
-    "retry",
-    "scheduled_at",
-    "expires_at",
-    "scheduled_in",
-    "expires_in",
-    "headers",
-    "options",
-)
-"""The fields of a draft that the statement takes as they are."""
+    def as_json(self, kind: int) -> str:
+        """Write it for the statement. kind: the number of its kind."""
+        fields: dict[str, Any] = {"kind": kind, "id": str(self.id), "task": self.task, "costs": self.costs}
+        fields["is_pending"] = self.is_pending
+        for name, at in (("scheduled_at", self.scheduled_at), ("expires_at", self.expires_at)):
+            if at is not None:
+                fields[name] = at.isoformat()
+        for name, after in (("scheduled_in", self.scheduled_in), ("expires_in", self.expires_in)):
+            if after is not None:
+                fields[name] = sql.interval(after)
+        texts = "".join(f',"{name}":{text}' for name in _TEXTS if (text := getattr(self, name)) is not None)
+        return f"{json.dumps(fields)[:-1]}{texts}}}"
+
+
+_TEXTS: Final = ("args", "kwargs", "meta", "call_data", "headers", "options", "retry")
+"""The fields of a draft that are JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,16 +261,14 @@ def _insert(
 
     Return them, and the queues to be dispensed; None within a transaction.
     """
+    soonest: dict[Kind, datetime] = {}
+    for each in drafts:
+        soonest[each.kind] = min(each.soonest, soonest.get(each.kind, validate.LATEST))
     params = {
-        "kinds": lanes.kinds_json(kinds, placements),
+        "kinds": lanes.kinds_json(kinds, placements, soonest),
+        "drafts": f"[{','.join(each.as_json(kinds[each.kind]) for each in drafts)}]",
         "may_defer": placements is not None,
-        "is_eager": is_eager(),
         "now": None,
-        "ids": [each.id for each in drafts],
-        "kind_of": [kinds[each.kind] for each in drafts],
-        "costs": [json.dumps(each.costs) for each in drafts],
-        **{column: [getattr(each, column) for each in drafts] for column in _COLUMNS},
-        "is_pending": [each.is_pending for each in drafts],
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
     woken, is_committed = None, False
@@ -293,33 +298,32 @@ def _firsts(drafts: Sequence[Draft]) -> list[UUID]:
 
 
 def _saved(each: Draft, row: Written, placement: Placement | None = None) -> CallQueue:
-    call = CallQueue(
-        id=row.id,
-        position=row.position,
-        lane_id=row.lane_id,
-        placement=placement.as_json() if placement is not None and row.lane_id is None else None,
-        task=each.task,
-        args=json.loads(each.args),
-        kwargs=json.loads(each.kwargs),
-        call_data=each.call_data and json.loads(each.call_data),
-        meta=json.loads(each.meta),
-        queue=each.kind.queue,
-        priority=each.kind.priority,
-        on_limit=each.kind.on_limit,
-        costs=dict(each.costs),
-        key_costs=row.key_costs,
-        state=State(row.state),
-        retry=each.retry and json.loads(each.retry),
-        scheduled_at=row.scheduled_at,
-        expires_at=row.expires_at,
-        headers=each.headers and json.loads(each.headers),
-        options=each.options and json.loads(each.options),
-        created_at=row.created_at,
-    )
-    # As Model.from_db leaves it, without a second trip for what is known already.
-    call._state.adding = False  # noqa: SLF001
-    call._state.db = conf().database  # noqa: SLF001
-    return call
+    """Return the call as it is stored, without a second trip for what is known already."""
+    stored = _defaults() | {
+        "id": row.id,
+        "position": row.position,
+        "lane_id": row.lane_id,
+        "placement": placement.as_json() if placement is not None and row.lane_id is None else None,
+        "task": each.task,
+        **{name: json.loads(text) for name in _TEXTS if (text := getattr(each, name)) is not None},
+        "queue": each.kind.queue,
+        "priority": each.kind.priority,
+        "on_limit": each.kind.on_limit,
+        "costs": dict(each.costs),
+        "key_costs": row.key_costs,
+        "state": State(row.state),
+        "scheduled_at": row.scheduled_at,
+        "expires_at": row.expires_at,
+        "created_at": row.created_at,
+        "errors": [],
+    }
+    return CallQueue.from_db(conf().database, stored, stored.values())
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    """Return the value of each column of a new call that the send does not name."""
+    return {field.attname: field.get_default() for field in CallQueue._meta.concrete_fields}
 
 
 def _keys(call: Call) -> tuple[dict[str, int], dict[str, Policy], object]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
@@ -26,9 +27,31 @@ LEAD: Final = timedelta(milliseconds=10)
 """How far ahead a throttled start lies at the least: the way of the answer to the process."""
 KEEP: Final = timedelta(seconds=1)
 """For how long the room of a key is kept, once a round, for a lane whose workers are all busy."""
+NOTES_COMMITTED: Final = timedelta(seconds=1)
+"""How long after it was written a note is committed, or a sender writes another one (see wake_workers.sql)."""
 _UNBOUNDED: Final = 2**31 - 1
 _NO_WORKER: Final = UUID(int=0)
 """Holds nothing, so that a limit per worker leaves room: tasks run one after the other in the sender's process."""
+
+
+class Notes:
+    """Which notes one worker's trips have not read: those that are younger than the trip before, and a little older.
+
+    Older ones were written by who committed late, or died: the next tick reads all notes.
+    """
+
+    def __init__(self) -> None:
+        """Begin with all."""
+        self._read_at: float | None = None
+
+    def age(self) -> timedelta | None:
+        """Return how old notes may be to be read by the next trip; None: any."""
+        return None if self._read_at is None else NOTES_COMMITTED + timedelta(seconds=monotonic() - self._read_at)
+
+    def note(self, asked_at: float, taken: "Taken") -> None:
+        """Count a trip, asked for at a monotonic time, that may have left some to the next one."""
+        is_complete = taken.again_at is None or taken.again_at > taken.at
+        self._read_at = asked_at if is_complete else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +79,8 @@ class Taker:
 
     A start under a throttle lies that much further ahead, and a window remembers a start that much longer.
     """
+    notes: Notes | None = None
+    """Which notes its trips have not read; None: all."""
     turns: Turns = field(default_factory=Turns)
     """Which queue comes next, where their weights differ; counts what trips start."""
 
@@ -174,6 +199,7 @@ def take(
         **finish.params_of(ends),
         **tuning(taker),
     }
+    asked_at = monotonic()
     rows = sql.fetch("take", Row, params)
     last = rows.pop()
     started = [row for row in rows if row.fate is None]
@@ -188,6 +214,8 @@ def take(
         again_at=last.again_at,
         publish=(publishes and last.publish) or (),
     )
+    if taker.notes is not None:
+        taker.notes.note(asked_at, taken)
     begin(taken)
     if last.wake:
         sql.after_commit(partial(notify, last.wake))
@@ -212,6 +240,7 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
         "later": settings.reschedule_after,
         "keep": KEEP,
         "silence": feed_silence(),
+        "notes": None if taker is None or taker.notes is None else taker.notes.age(),
         "lease": (taker and taker.lease) or settings.run_lease,
         "dispatch_lease": settings.dispatch_lease,
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,

@@ -16,6 +16,7 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.messaging import Producer
 
+from dispatcher.conf import is_eager
 from dispatcher.errors import CallInvalid
 from dispatcher.messages.signature import PROTOCOL
 
@@ -66,12 +67,10 @@ class _Recorder(Producer):
 
 def is_needed() -> bool:
     """Return whether anything in this process may add to a message."""
-    if current_app.conf.task_always_eager:
-        return False
     send_task = current_app.send_task
     # Its type, since a wrapper may pass for what it wraps in all else.
     is_celerys = type(send_task) is MethodType and send_task.__func__.__globals__ is vars(base)
-    return not is_celerys or any(signal.receivers for signal in _SIGNALS)
+    return (not is_celerys or any(signal.receivers for signal in _SIGNALS)) and not is_eager()
 
 
 def capture(

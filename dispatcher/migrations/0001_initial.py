@@ -13,13 +13,17 @@ import dispatcher.states
 from dispatcher.migrations._functions import InstallFunctions
 
 # Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so
-# that autovacuum comes to all of them whenever it looks: once a minute. It does not lock those out that use a table
-# to give its empty end back. See docs/decisions/0013-storage.md.
+# that autovacuum comes to all of them whenever it looks: once a minute. It does not lock a trip out of a table, or
+# of the long values of one, to give its empty end back. See docs/decisions/0013-storage.md.
 STORAGE = """
 ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
-    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_threshold = 200, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
-    autovacuum_vacuum_cost_delay = 0);
+    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+ALTER TABLE dispatcher_queue SET (vacuum_truncate = false);
+ALTER TABLE dispatcher_worker SET (vacuum_truncate = false, toast.vacuum_truncate = false);
+ALTER TABLE dispatcher_feed SET (vacuum_truncate = false);
+ALTER TABLE dispatcher_eventlogentry SET (vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_lanesite SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
@@ -30,7 +34,7 @@ ALTER TABLE dispatcher_start SET (autovacuum_vacuum_scale_factor = 0.02, autovac
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
-    autovacuum_vacuum_insert_scale_factor = 0.05, vacuum_truncate = false);
+    autovacuum_vacuum_insert_scale_factor = 0.05, vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_feed SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 -- A process writes its mark again when it connects again.
@@ -49,7 +53,8 @@ CREATE TABLE dispatcher_lanesite (
     priority smallint NOT NULL,
     place bigint,
     served_at timestamptz NOT NULL DEFAULT 'epoch',
-    kept_until timestamptz
+    kept_until timestamptz,
+    waits_from bigint NOT NULL DEFAULT -9223372036854775808
 );
 CREATE INDEX lanesite_place ON dispatcher_lanesite (place, queue, priority DESC, served_at, lane_id)
     WHERE place IS NOT NULL;
@@ -69,7 +74,8 @@ CREATE TABLE dispatcher_note (
     at timestamptz NOT NULL,
     lane_id bigint,
     key_id bigint,
-    is_forced boolean NOT NULL DEFAULT false
+    is_forced boolean NOT NULL DEFAULT false,
+    position bigint NOT NULL DEFAULT -9223372036854775808
 );
 CREATE INDEX note_at ON dispatcher_note (at);
 CREATE INDEX note_key ON dispatcher_note (key_id, at) WHERE key_id IS NOT NULL;
@@ -114,7 +120,18 @@ class Migration(migrations.Migration):
                         null=True,
                     ),
                 ),
-                ("served_at", models.DateTimeField(help_text="When a call of it last started.")),
+                (
+                    "served_at",
+                    models.DateTimeField(
+                        help_text="When a call of it last started; where it is served alone, it is written now and then."
+                    ),
+                ),
+                (
+                    "waits_from",
+                    models.BigIntegerField(
+                        help_text="No call of it waits before this position, but for those that are noted."
+                    ),
+                ),
             ],
             options={
                 "db_table": "dispatcher_lanesite",
@@ -131,6 +148,12 @@ class Migration(migrations.Migration):
                     "is_forced",
                     models.BooleanField(
                         help_text="The first call of the lane has changed: it is ready, parked or not."
+                    ),
+                ),
+                (
+                    "position",
+                    models.BigIntegerField(
+                        help_text="The first position of the calls that wait in the lane since; the lowest there is: any."
                     ),
                 ),
             ],
@@ -499,6 +522,12 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 (
+                    "slots_from",
+                    models.BigIntegerField(
+                        db_default=0, default=0, editable=False, help_text="It has no slots with a lower id."
+                    ),
+                ),
+                (
                     "limited_at",
                     models.DateTimeField(
                         db_default=django.db.models.functions.datetime.Now(),
@@ -682,7 +711,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "oversized_cost",
-                    models.PositiveIntegerField(editable=False, help_text="Its cost for that key.", null=True),
+                    models.IntegerField(editable=False, help_text="Its cost for that key.", null=True),
                 ),
                 (
                     "chosen_keys",
@@ -690,16 +719,16 @@ class Migration(migrations.Migration):
                         editable=False, help_text="The key that its latest take chose of each group.", null=True
                     ),
                 ),
-                ("attempt", models.PositiveIntegerField(default=0)),
+                ("attempt", models.IntegerField(default=0)),
                 (
                     "crashes",
-                    models.PositiveSmallIntegerField(
+                    models.SmallIntegerField(
                         db_default=0, default=0, help_text="Consecutive attempts that crashed their process."
                     ),
                 ),
                 (
                     "returns",
-                    models.PositiveSmallIntegerField(
+                    models.SmallIntegerField(
                         db_default=0,
                         default=0,
                         help_text="How many times in a row it was published and came back without a start.",
@@ -746,7 +775,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "error_count",
-                    models.PositiveIntegerField(
+                    models.IntegerField(
                         db_default=0,
                         default=0,
                         help_text="The number of all failures, including those that are not kept.",
@@ -790,7 +819,7 @@ class Migration(migrations.Migration):
             name="Slot",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("cost", models.PositiveIntegerField()),
+                ("cost", models.IntegerField()),
                 ("started_at", models.DateTimeField(null=True)),
                 ("lease_until", models.DateTimeField()),
                 (
@@ -1019,7 +1048,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="slot",
-            index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key"], name="slot_key"),
+            index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key", "id"], name="slot_key"),
         ),
         migrations.AddIndex(
             model_name="slot",
@@ -1029,5 +1058,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("8f4812c5"),
+        InstallFunctions("5f602aba"),
     ]

@@ -75,15 +75,15 @@ class CallQueue(models.Model):
         related_name="+",
         help_text="The key whose limits in force never allow its cost: it waits alone until they do.",
     )
-    oversized_cost = models.PositiveIntegerField(null=True, editable=False, help_text="Its cost for that key.")
+    oversized_cost = models.IntegerField(null=True, editable=False, help_text="Its cost for that key.")
     chosen_keys = models.JSONField(
         null=True, editable=False, help_text="The key that its latest take chose of each group."
     )
-    attempt = models.PositiveIntegerField(default=0)
-    crashes = models.PositiveSmallIntegerField(
+    attempt = models.IntegerField(default=0)
+    crashes = models.SmallIntegerField(
         default=0, db_default=0, help_text="Consecutive attempts that crashed their process."
     )
-    returns = models.PositiveSmallIntegerField(
+    returns = models.SmallIntegerField(
         default=0, db_default=0, help_text="How many times in a row it was published and came back without a start."
     )
     is_revoked = models.BooleanField(
@@ -100,7 +100,7 @@ class CallQueue(models.Model):
     result = models.JSONField(null=True)
     error = models.JSONField(null=True, help_text="The latest failure: type, message, attempt, occurred_at.")
     errors = models.JSONField(default=list, help_text="The first 5 failures and the last 20, oldest first.")
-    error_count = models.PositiveIntegerField(
+    error_count = models.IntegerField(
         default=0, db_default=0, help_text="The number of all failures, including those that are not kept."
     )
 
@@ -192,7 +192,7 @@ class Slot(models.Model):
     key = models.ForeignKey(
         RateLimitKey, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="slots"
     )
-    cost = models.PositiveIntegerField()
+    cost = models.IntegerField()
     started_at = models.DateTimeField(null=True)
     lease_until = models.DateTimeField()
     worker_id = models.UUIDField(null=True, help_text="The worker that has reported that it holds the call's message.")
@@ -208,7 +208,7 @@ class Slot(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(name="slot_call", fields=["call"]),
-            models.Index(name="slot_key", fields=["key"], condition=Q(key__isnull=False)),
+            models.Index(name="slot_key", fields=["key", "id"], condition=Q(key__isnull=False)),
             # A separate index: one on `lease_until` would be updated by every heartbeat of Celery's workers.
             models.Index(name="slot_pulled", fields=["pulled_until"], condition=Q(pulled_until__isnull=False)),
         ]

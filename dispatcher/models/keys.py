@@ -64,6 +64,9 @@ class RateLimitKey(models.Model):
         editable=False,
         help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
     )
+    slots_from = models.BigIntegerField(
+        default=0, db_default=0, editable=False, help_text="It has no slots with a lower id."
+    )
     limited_at = models.DateTimeField(
         db_default=Now(), editable=False, help_text="When people last changed its limits; earlier limits are unknown."
     )

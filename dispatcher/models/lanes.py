@@ -45,10 +45,17 @@ class LaneSite(models.Model):
         help_text="Null: asleep, without calls. 0: ready. -1: ready, but a worker holds as much of a key of it as one "
         "worker may. Else the key that it is parked on.",
     )
-    served_at = models.DateTimeField(help_text="When a call of it last started.")
+    served_at = models.DateTimeField(
+        help_text="When a call of it last started; where it is served alone, it is written now and then."
+    )
     kept_until = models.DateTimeField(
         null=True,
-        help_text="Until when the key that it is parked on keeps room for it; infinity: it was passed over once.",
+        help_text="Until when the key that it is parked on keeps room for it; infinity: it was passed over once. If it "
+        "is ready: until when room was kept in vain, and no worker of its queue has looked at it since.",
+    )
+
+    waits_from = models.BigIntegerField(
+        help_text="No call of it waits before this position, but for those that are noted."
     )
 
     class Meta:
@@ -70,6 +77,9 @@ class Note(models.Model):
     lane_id = models.BigIntegerField(null=True)
     key_id = models.BigIntegerField(null=True)
     is_forced = models.BooleanField(help_text="The first call of the lane has changed: it is ready, parked or not.")
+    position = models.BigIntegerField(
+        help_text="The first position of the calls that wait in the lane since; the lowest there is: any."
+    )
 
     class Meta:
         managed = False

@@ -6,7 +6,7 @@ A fetched call is fenced by its ticket: a late report, or another worker's, chan
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 from uuid import UUID
 
 from dispatcher import api, ending, engine, sql
@@ -62,6 +62,10 @@ class ReservedCall:
     attempt: int
     retry: dict[str, Any] | None
     holders: list[UUID | None]
+
+
+_PATIENCE: Final = timedelta(seconds=10)
+"""How long a report waits for a call that another transaction has locked: it holds a thread of the web server."""
 
 
 def find(call: UUID) -> ReservedCall | None:
@@ -177,7 +181,7 @@ def _end(
 
     def record(row: ReservedCall, ticket: UUID) -> bool:
         end = Ended(call_id=row.id, ticket=ticket, claim_id=row.claim, ending=decide(row))
-        return bool(ends.record([end]))
+        return bool(ends.record([end], patience=_PATIENCE))
 
     return _end_attempt(call, proof, record, ended)
 

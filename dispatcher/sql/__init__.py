@@ -18,7 +18,9 @@ import psycopg
 import psycopg.sql
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg.abc import PQGen
 from psycopg.errors import Diagnostic
+from psycopg.generators import send
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from dispatcher.conf import conf, eager_propagates
@@ -31,6 +33,7 @@ from dispatcher.sql.errors import is_refused as is_refused
 from dispatcher.sql.errors import is_unavailable as is_unavailable
 from dispatcher.sql.errors import sqlstate as sqlstate
 from dispatcher.sql.faults import report_unmigrated
+from dispatcher.sql.rows import interval as interval
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 
@@ -51,6 +54,7 @@ class Asked(Generic[Row]):
     """A statement on its way; read its rows after `together()`."""
 
     cursor: psycopg.Cursor[Row]
+    wrapper: BaseDatabaseWrapper
 
     @property
     def is_answered(self) -> bool:
@@ -59,8 +63,7 @@ class Asked(Generic[Row]):
 
     def rows(self) -> list[Row]:
         """Return the rows; a database error comes as django.db's."""
-        wrapper = connection()
-        with _intact(wrapper), wrapper.wrap_database_errors:
+        with _Intact(self.wrapper), self.wrapper.wrap_database_errors:
             return self.cursor.fetchall()
 
     def row(self) -> Row:
@@ -105,7 +108,10 @@ def using(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
 
 def in_transaction() -> bool:
     """Return whether what is written now commits with the caller: in an open block, or with autocommit off."""
-    wrapper = connection()
+    return _is_within(connection())
+
+
+def _is_within(wrapper: BaseDatabaseWrapper) -> bool:
     is_autocommit = wrapper.autocommit if wrapper.connection is not None else wrapper.settings_dict["AUTOCOMMIT"]
     return wrapper.in_atomic_block or not is_autocommit
 
@@ -122,25 +128,31 @@ def _discard(wrapper: BaseDatabaseWrapper) -> None:
     wrapper.close()
 
 
-@contextmanager
-def _intact(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
-    """Leave no connection behind on which a statement was broken off, or whose server can't do its work now.
+class _Intact:
+    """Leaves no connection behind on which a statement was broken off, or whose server can't do its work now.
 
     A soft time limit is raised by a signal's handler, so also in the middle of a statement: what is sent on that
     connection next would fail, or read the answer that was left there.
     """
-    try:
-        yield
-    except DATABASE_ERRORS as error:
-        if is_unavailable(error) and not wrapper.in_atomic_block:
-            _discard(wrapper)
+
+    __slots__ = ("_wrapper",)
+
+    def __init__(self, wrapper: BaseDatabaseWrapper) -> None:
+        self._wrapper = wrapper
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        if not isinstance(error, DATABASE_ERRORS):
+            if _is_busy(self._wrapper, in_pipeline=is_interruption(error)):
+                _discard(self._wrapper)
+            return
+        if is_unavailable(error) and not self._wrapper.in_atomic_block:
+            _discard(self._wrapper)
         if (missing := functions_missing(error)) is not None:
             raise missing from error.__cause__
-        raise
-    except BaseException as error:
-        if _is_busy(wrapper, in_pipeline=is_interruption(error)):
-            _discard(wrapper)
-        raise
 
 
 def _is_busy(wrapper: BaseDatabaseWrapper, *, in_pipeline: bool) -> bool:
@@ -155,7 +167,7 @@ def _is_busy(wrapper: BaseDatabaseWrapper, *, in_pipeline: bool) -> bool:
 def atomic() -> Iterator[None]:
     """Open a transaction on the dispatcher's database."""
     wrapper = connection()
-    with _intact(wrapper), transaction.atomic(using=wrapper.alias), _intact(wrapper):
+    with _Intact(wrapper), transaction.atomic(using=wrapper.alias), _Intact(wrapper):
         yield
 
 
@@ -217,7 +229,7 @@ def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
 def _block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
     """Open a transaction in a pipeline, whose begin and commit make no trips of their own as Django's would."""
     try:
-        with _pipeline(), _atomic_block(wrapper):
+        with _pipeline(wrapper), _atomic_block(wrapper):
             ask("begin", object, {})
             yield
             ask("commit", object, {})
@@ -241,7 +253,7 @@ def _atomic_block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Send the statements asked inside in one go, as one transaction; within the caller's they go one by one."""
+    """Send the statements asked inside in one go, as one transaction, or within the caller's."""
     with one_trip():
         yield
 
@@ -250,34 +262,69 @@ def together() -> Iterator[None]:
 def one_trip() -> Iterator[Callable[[], None]]:
     """Send the statements asked inside in one go; what this yields commits those that were asked so far.
 
-    Those of a transaction are planned once and by their indexes, and once more after such a commit.
+    Those before such a commit are planned once and by their indexes. In a caller's transaction there is no commit, and
+    the caller's own statements are planned as before.
     """
-    with _pipeline() as commit:
-        if in_transaction() or not conf().pipeline:
-            yield commit
-            return
-        ask("tune", object, {})
-
-        def commit_and_tune() -> None:
-            commit()
+    wrapper = connection()
+    if not conf().pipeline or _is_own(wrapper):
+        yield lambda: None
+        return
+    with _tuned_within(wrapper) if _is_within(wrapper) else _pipeline(wrapper) as commit:
+        if not _is_within(wrapper):
             ask("tune", object, {})
-
-        yield commit_and_tune
+        yield commit
 
 
 @contextmanager
-def _pipeline() -> Iterator[Callable[[], None]]:
-    wrapper = connection()
-    if in_transaction() or not conf().pipeline:
-        yield lambda: None
-        return
-    with _intact(wrapper), wrapper.wrap_database_errors:
+def _tuned_within(wrapper: BaseDatabaseWrapper) -> Iterator[Callable[[], None]]:
+    """Tune a part of a caller's transaction. An interruption leaves it as it came, not as the driver's fault."""
+    handled = sys.exception()
+    try:
+        with _pipeline(wrapper) as commit:
+            ask("tune_within", object, {})
+            is_broken = False
+            try:
+                yield commit
+            except DATABASE_ERRORS:
+                is_broken = True
+                raise
+            finally:
+                if not is_broken:
+                    ask("untune", object, {})
+    except DATABASE_ERRORS as fault:
+        if (interruption := interruption_of(fault, handled)) is None:
+            raise
+        _discard(wrapper)
+        raise interruption from None
+
+
+def _is_own(wrapper: BaseDatabaseWrapper) -> bool:
+    """Return whether a transaction of the engine's own is open: it is a pipeline already, and tuned."""
+    return wrapper.in_atomic_block and _HOOKS in wrapper.__dict__
+
+
+@contextmanager
+def _pipeline(wrapper: BaseDatabaseWrapper) -> Iterator[Callable[[], None]]:
+    with _Intact(wrapper), wrapper.wrap_database_errors:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
-        with raw.pipeline() as pipeline, _intact(wrapper):
+        with raw.pipeline() as pipeline, _Intact(wrapper):
+            pipeline._communicate_gen = partial(_gather, pipeline)  # type: ignore[method-assign]  # noqa: SLF001
             # PgBouncer 1.18 leaves a client without an answer that has two transactions on their way.
             is_pooled = wrapper.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
             yield pipeline.sync if is_pooled else partial(_sync_later, pipeline)
+
+
+def _gather(pipeline: psycopg.Pipeline) -> PQGen[None]:
+    """Leave what is asked with libpq, in place of psycopg's way: it would send each statement by itself.
+
+    All goes at the next commit, and before rows are waited for. At the end all rows are fetched.
+    """
+    while pipeline.command_queue:
+        pipeline.command_queue.popleft()()
+    if pipeline.result_queue and pipeline.result_queue[-1] is None:
+        yield from send(pipeline.pgconn)
+        yield from pipeline._fetch_gen(flush=False)  # noqa: SLF001
 
 
 def _sync_later(pipeline: psycopg.Pipeline) -> None:
@@ -293,13 +340,13 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
     """
     wrapper = connection()
     wrapper.validate_no_broken_transaction()
-    with _intact(wrapper), wrapper.wrap_database_errors:
+    with _Intact(wrapper), wrapper.wrap_database_errors:
         _make_ready(wrapper)
         cursor = _cursor(wrapper, name, row)
         wanted = statement(name)
         values = [params[parameter] for parameter in wanted.parameters]
         cursor.execute(wanted.text, values, prepare=_prepares(wrapper))
-        return Asked(cursor)
+        return Asked(cursor, wrapper)
 
 
 def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
@@ -386,7 +433,7 @@ def listen(channel: str, on_notify: Callable[[], None]) -> int | None:
     wrapper = connection()
     if not _prepares(wrapper):
         return None
-    with _intact(wrapper), wrapper.wrap_database_errors:
+    with _Intact(wrapper), wrapper.wrap_database_errors:
         _make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
         raw.add_notify_handler(lambda _: on_notify())
@@ -400,7 +447,7 @@ def read_notifications() -> int:
     Those that arrive with the answer of a statement are reported by it (see listen).
     """
     wrapper = connection()
-    with _intact(wrapper), wrapper.wrap_database_errors:
+    with _Intact(wrapper), wrapper.wrap_database_errors:
         raw: psycopg.Connection[Any] = wrapper.connection
         raw.pgconn.consume_input()
         count = 0

@@ -1,6 +1,7 @@
 """Explain a database error and its remedy in two lines."""
 
 import logging
+from time import monotonic
 from typing import Final
 
 from dispatcher.conf import conf
@@ -12,7 +13,10 @@ logger = logging.getLogger(__name__)
 _MISSING: Final = {"42P01", "42703", "42704", "42883"}
 """SQLSTATE of a table, a column, a type and a function that do not exist."""
 _LONGEST: Final = 300
-_reported: set[object] = set()
+_AGAIN_S: Final = 600.0
+"""How long what is missing is not reported again."""
+_reported: dict[object, float] = {}
+"""When each was reported last, by the monotonic clock."""
 
 
 def in_words(error: BaseException) -> str | None:
@@ -35,13 +39,16 @@ def in_words(error: BaseException) -> str | None:
 
 
 def report_unmigrated(error: BaseException) -> bool:
-    """Return whether migrations or grants are missing; log the remedy once in a process, for all functions together."""
+    """Return whether migrations or grants are missing; log the remedy, for all functions together.
+
+    A process logs it every ten minutes at the most.
+    """
     if sqlstate(error) not in _MISSING and not isinstance(error, FunctionsMissing):
         return False
     words = in_words(error)
     what = FunctionsMissing if isinstance(error, FunctionsMissing) else words
-    if what not in _reported:
-        _reported.add(what)
+    if what not in _reported or monotonic() - _reported[what] >= _AGAIN_S:
+        _reported[what] = monotonic()
         logger.error("migrations are missing, and what needs them waits: %s", words)
     return True
 

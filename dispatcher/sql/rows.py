@@ -28,13 +28,18 @@ class _UtcLoader(TimestamptzLoader):
 
 
 class _SecondsDumper(Dumper):
-    """Writes durations in seconds: a day may have 23 hours in the connection's zone."""
+    """Writes durations."""
 
     oid = adapters.types["interval"].oid
 
     def dump(self, obj: timedelta) -> Buffer:
-        seconds, microseconds = divmod(obj // timedelta(microseconds=1), 1_000_000)
-        return f"{seconds} seconds {microseconds} microseconds".encode()
+        return interval(obj).encode()
+
+
+def interval(duration: timedelta) -> str:
+    """Write a duration in seconds: a day may have 23 hours in the connection's zone."""
+    seconds, microseconds = divmod(duration // timedelta(microseconds=1), 1_000_000)
+    return f"{seconds} seconds {microseconds} microseconds"
 
 
 def cursor(raw: psycopg.Connection[Any], row: type[Row]) -> psycopg.Cursor[Row]:

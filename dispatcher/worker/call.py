@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery, Task
+from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED
 from celery.exceptions import Ignore
 
@@ -136,8 +137,9 @@ def execute(app: Celery, run_: Run, hostname: str, events: EventPipe | None) -> 
             "priority": properties.get("priority"),
             "redelivered": False,
         },
-        RUN: run_,
     }
+    # Those of the message, which a task may pass on: Celery takes all that it does not know for them.
+    request |= {"headers": Context(request).headers, RUN: run_}
     logger.info(LOG_RECEIVED, {"name": call.task, "id": str(call.id)})
     if events is not None:
         events.received(task, request)

@@ -23,6 +23,7 @@ from dispatcher import engine, sql
 from dispatcher.celery import heartbeat, revoke
 from dispatcher.conf import conf
 from dispatcher.engine import direct, ends, workers
+from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.worker import loop
@@ -43,8 +44,6 @@ _SESSION_S: Final = 10.0
 _NAP_S: Final = 0.02
 _UNLIMITED_S: Final = 1e9
 """The time limit of the loops themselves."""
-_TURN_S: Final = 0.2
-"""How long the only process of a pool runs calls, and then messages of the broker, while both wait."""
 _LAST_S: Final = 5.0
 _QUEUES_S: Final = 5.0
 """How often it looks which of the worker's queues are direct, and at their weights; at least once a heartbeat."""
@@ -57,11 +56,12 @@ class Seat:
     index: int
     submitted_at: float
     pid: int = 0
-    pidfd: int | None = None
+    ran_at: float = 0.0
+    """When a call was seen to run, or the worker's shutdown began."""
     warned: UUID | None = None
     """The ticket of the call whose soft time limit was signalled."""
-    reason: BaseException | None = None
-    """Why the main process ends the process."""
+    reason: tuple[UUID, BaseException] | None = None
+    """The ticket of the call for which the main process ends the process, and why."""
 
 
 class Keeper:
@@ -75,6 +75,10 @@ class Keeper:
         self._unsettled: dict[UUID, set[UUID]] = {}
         """The tickets of each dead process until they are dealt with: nothing else may give their calls back."""
         self._lock = Lock()
+        self._given_up: set[int] = set()
+        """The places of loops that did not begin in time."""
+        self._pidfds: dict[int, int] = {}
+        """The descriptors of the pool's processes that have had a loop, by their pids."""
         self._asked = 0
         """How many loops were asked to leave."""
         self._queues_at = 0.0
@@ -84,6 +88,8 @@ class Keeper:
         for descriptor in (self._read, self._write, self._submit_read, self._submit_write):
             os.set_blocking(descriptor, False)
         self._thread: Thread | None = None
+        if options.is_forked:
+            self._let_shrink(consumer.pool._pool)  # noqa: SLF001 -- Celery has no other place for it
         self.attach(consumer)
 
     def attach(self, consumer: "Consumer") -> None:
@@ -104,20 +110,34 @@ class Keeper:
 
     def close(self, **_: Any) -> None:
         """Have all loops leave after their calls."""
+        if not self.is_closing:
+            for seat in [*self._seats.values()]:
+                seat.ran_at = monotonic()
         self.is_closing = True
         self.shared.close()
         self.wake()
 
     def condemn(self) -> None:
-        """Let the processes end at once, whatever they run: the worker's shutdown is cold."""
+        """End the processes of loops at once, whatever they run: the worker's shutdown is cold."""
         self.close()
-        for index in [*self._seats]:
-            self.shared.place(index).condemn()
+        for index, seat in [*self._seats.items()]:
+            place = self.shared.place(index)
+            running, error = place.running, WorkerLost("its worker was shut down")
+            if running is not None and seat.reason is None:
+                seat.reason = running.ticket, error
+                if self.options.is_forked:
+                    self._end(seat, signal.SIGTERM)
+                else:
+                    loop.interrupt(index, error)
 
     def finish(self) -> None:
-        """Wait a bounded time until all loops have left."""
-        until = monotonic() + _LAST_S
-        while self._seats and not self.options.is_forked and monotonic() < until:
+        """Wait a bounded time until all loops have left that share this process."""
+        if not self.options.is_forked:
+            self.wait(monotonic() + _LAST_S)
+
+    def wait(self, until: float) -> None:
+        """Wait until all loops have left, or until a monotonic time."""
+        while self._seats and monotonic() < until:
             sleep(_NAP_S)
 
     # What people ask
@@ -138,20 +158,10 @@ class Keeper:
             place = self.shared.place(seat.index)
             running = place.running
             if running is not None and running.call == call and self.options.is_forked:
-                seat.reason = Terminated(number)
-                place.condemn()
-                with suppress(ProcessLookupError):
-                    os.kill(place.pid, number)
+                seat.reason = running.ticket, Terminated(number)
+                self._end(seat, number)
                 return True
         return False
-
-    def is_busy(self, pid: int) -> bool | None:
-        """Return whether the loop of this process runs a call; None: it has no loop."""
-        for index in [*self._seats]:
-            place = self.shared.place(index)
-            if place.pid == pid:
-                return place.running is not None
-        return None
 
     # The thread
 
@@ -171,7 +181,7 @@ class Keeper:
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         poll.register(self.shared.events.read, select.POLLIN)
-        by_fd = {seat.pidfd: seat for seat in [*self._seats.values()] if seat.pidfd is not None}
+        by_fd = {descriptor: pid for pid, descriptor in self._pidfds.items()}
         for descriptor in by_fd:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll(_LOOK_S * 1_000):
@@ -179,7 +189,7 @@ class Keeper:
                 with suppress(BlockingIOError):
                     os.read(self._read, _READ)
             elif descriptor in by_fd:
-                self._bury(by_fd[descriptor])
+                self._note_exit(by_fd[descriptor])
 
     def _send_events(self) -> None:
         """Send the events of calls to monitors, where the worker sends events."""
@@ -207,6 +217,17 @@ class Keeper:
 
     # Loops and the pool
 
+    def _let_shrink(self, pool: Any) -> None:
+        """Let a pool end processes whose loops run no call: to Celery each process with a loop is busy."""
+        is_active = pool._worker_active  # noqa: SLF001
+
+        def is_busy(process: Any) -> bool:
+            places = [self.shared.place(index) for index in [*self._seats]]
+            running = [place.running is not None for place in places if place.pid == process.pid]
+            return any(running) if running else is_active(process)
+
+        pool._worker_active = is_busy  # noqa: SLF001
+
     def _size(self) -> int:
         pool = self.consumer.pool
         if self.options.is_forked:
@@ -217,11 +238,18 @@ class Keeper:
         """Return how many loops there may be: the broker's messages get processes, but one, while calls are direct."""
         if self.is_closing or not self.shared.queues:
             return 0
-        size, reserved = self._size(), len(state.reserved_requests)
-        if size == 1 and reserved and not self._is_solo:
-            # Messages and calls alternate.
-            return int(monotonic() / _TURN_S) % 2
-        return max(size - reserved, 1)
+        return max(self._size() - len(state.reserved_requests), 1)
+
+    @property
+    def _alternates(self) -> bool:
+        """Whether messages wait for the last loop, too, which runs nothing: it leaves, and stands in line behind them.
+
+        In a pool of one process also where it runs calls: it leaves after a trip.
+        """
+        size = self._size()
+        if self._is_solo or len(state.reserved_requests) < size:
+            return False
+        return size == 1 or not self.running()
 
     @property
     def _is_solo(self) -> bool:
@@ -229,10 +257,15 @@ class Keeper:
 
     def _balance(self) -> None:
         wanted, now = self._wanted(), len(self._seats)
+        surplus = now if wanted and self._alternates else now - wanted
+        if self._asked and surplus <= 0:
+            self._asked = 0
+            self.shared.take_back()
         if now < wanted and not self._asked:
             with self._lock:
                 for _ in range(wanted - now):
-                    index = next(index for index in range(PLACES) if index not in self._seats)
+                    taken = self._given_up.union(self._seats)
+                    index = next(index for index in range(PLACES) if index not in taken)
                     self.shared.place(index).clear()
                     seat = self._seats[index] = Seat(index, monotonic())
                     self._to_submit.append(seat)
@@ -242,12 +275,9 @@ class Keeper:
                 # Not call_soon: what is to come in the hub's next turn is lost with a connection that breaks in this.
                 with suppress(BlockingIOError):
                     os.write(self._submit_write, b"x")
-        elif now - self._asked > wanted and not self.is_closing:
-            self.shared.ask_to_leave(now - self._asked - wanted)
-            self._asked = now - wanted
-        if self._asked and now <= wanted:
-            self._asked = 0
-            self.shared.take_back()
+        elif surplus > self._asked and not self.is_closing:
+            self.shared.ask_to_leave(surplus - self._asked)
+            self._asked = surplus
         scaler = self.consumer.controller.autoscaler
         if scaler is not None and now and self._size() < scaler.max_concurrency and len(self.running()) >= now:
             scaler.scale_up(1)
@@ -257,13 +287,17 @@ class Keeper:
         if self._hub is not None:
             with suppress(BlockingIOError):
                 os.read(self._submit_read, _READ)
+            if not self.is_closing:
+                self.consumer.pool.maintain_pool()
         while self._to_submit:
             seat = self._to_submit.pop()
             over = partial(self._over, seat)
             if self._is_solo:
                 Thread(target=self._run_alone, args=(seat,), name="dispatcher-loop", daemon=True).start()
                 continue
-            limits = {"soft_timeout": _UNLIMITED_S, "timeout": _UNLIMITED_S} if self.options.is_forked else {}
+            limits = (
+                {"soft_timeout": _UNLIMITED_S, "timeout": _UNLIMITED_S} if self.options.is_forked else {"timeout": 0}
+            )
             self.consumer.pool.apply_async(
                 loop.main,
                 (seat.index, self.options),
@@ -292,17 +326,22 @@ class Keeper:
 
     def _over(self, seat: Seat, *_: Any, **__: Any) -> None:
         """Forget a loop whose job has ended; the keeper's thread buries those that are gone."""
+        self._given_up.discard(seat.index)
         if self.shared.place(seat.index).pid == 0:
-            self._forget(seat)
+            self._part(seat)
         self.wake()
+
+    def _part(self, seat: Seat) -> None:
+        """Forget a loop that has left in order, and record the ends that it could not."""
+        unrecorded = self.shared.place(seat.index).ends
+        self._forget(seat)
+        if unrecorded:
+            heartbeat.in_background(f"record what process {seat.pid} had left", partial(ends.record, unrecorded))
 
     def _forget(self, seat: Seat) -> None:
         with self._lock:
             if self._seats.get(seat.index) is seat:
                 del self._seats[seat.index]
-                if seat.pidfd is not None:
-                    os.close(seat.pidfd)
-                    seat.pidfd = None
 
     # Time limits and deaths
 
@@ -316,7 +355,7 @@ class Keeper:
                 continue
             if seat.pid == 0:
                 self._meet(seat, now)
-            elif seat.pidfd is None:
+            elif seat.pid not in self._pidfds:
                 try:
                     os.kill(seat.pid, 0)
                 except ProcessLookupError:
@@ -324,45 +363,70 @@ class Keeper:
                     continue
             running = place.running
             if running is not None:
+                seat.ran_at = now
                 self._limit(seat, running, now)
+            elif self.is_closing and seat.ran_at and now - seat.ran_at > 2 * _LAST_S:
+                # The database does not answer it.
+                self._end(seat, signal.SIGKILL)
 
     def _meet(self, seat: Seat, now: float) -> None:
         seat.pid = self.shared.place(seat.index).pid
         if seat.pid == 0:
             if now - seat.submitted_at > _BEGIN_S:
+                # Should it come after all, it ends at once, and in a place of its own.
+                self.shared.place(seat.index).condemn()
+                self._given_up.add(seat.index)
                 self._forget(seat)
-        elif hasattr(os, "pidfd_open"):
+        elif hasattr(os, "pidfd_open") and seat.pid not in self._pidfds:
             try:
-                seat.pidfd = os.pidfd_open(seat.pid)
+                self._pidfds[seat.pid] = os.pidfd_open(seat.pid)
             except ProcessLookupError:
                 self._bury(seat)
+
+    def _note_exit(self, pid: int) -> None:
+        """Bury what a process had, and have the pool replace it: it looks by itself every 5 s."""
+        os.close(self._pidfds.pop(pid))
+        for seat in [*self._seats.values()]:
+            if seat.pid == pid:
+                self._bury(seat)
+        if self._hub is not None:
+            with suppress(BlockingIOError):
+                os.write(self._submit_write, b"x")
 
     def _limit(self, seat: Seat, running: Running, now: float) -> None:
         name = f"{running.task}[{running.call}]"
         if now > running.hard and seat.reason is None:
             limit = running.hard - running.began
-            seat.reason = TimeLimitExceeded(limit)
+            seat.reason = running.ticket, TimeLimitExceeded(limit)
             logger.error("Hard time limit (%ss) exceeded for %s", f"{limit:g}", name)
-            self.shared.place(seat.index).condemn()
-            with suppress(ProcessLookupError):
-                os.kill(seat.pid, signal.SIGKILL)
+            self._end(seat, signal.SIGKILL)
         elif now > running.soft and seat.warned != running.ticket:
             seat.warned = running.ticket
             logger.warning("Soft time limit (%ss) exceeded for %s", f"{running.soft - running.began:g}", name)
             with suppress(ProcessLookupError):
                 os.kill(seat.pid, signal.SIGUSR1)
 
+    def _end(self, seat: Seat, number: int) -> None:
+        """End a process that runs a call, by a signal."""
+        place = self.shared.place(seat.index)
+        place.condemn()
+        # 0 would be this process with all others of its group.
+        if pid := place.pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
     def _bury(self, seat: Seat) -> None:
         """Have what a dead process had recorded, or given back."""
         place = self.shared.place(seat.index)
         process, running, held, unrecorded = place.process, place.running, place.held, place.ends
-        if process is not None:
-            self._unsettled[process] = {each[1] for each in held} | {each.ticket for each in unrecorded}
-        self._forget(seat)
         if process is None:
-            # Its loop had left in order.
+            self._part(seat)
             return
-        error = seat.reason or WorkerLostError(f"process {seat.pid} of the pool has ended")
+        self._unsettled[process] = {each[1] for each in held} | {each.ticket for each in unrecorded}
+        self._forget(seat)
+        error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
+        if seat.reason is not None and running is not None and running.ticket == seat.reason[0]:
+            error = seat.reason[1]
         if running is not None:
             logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
         if isinstance(error, TimeLimitExceeded) and running is not None:

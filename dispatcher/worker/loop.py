@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf
@@ -39,6 +39,8 @@ _PACED_S: Final = 1.0
 """For how long calls are taken one by one after a throttle gave a start: the next one must not wait for this run."""
 _LATE_S: Final = 0.05
 """What waits in a batch goes back when a run takes so long."""
+_HANGS_S: Final = 5.0
+"""For how long receivers are waited for without a word in the log."""
 _RECYCLE: Final = 0x9B
 """The status with which a process of billiard's pool exits that has done its share."""
 _WEIGHT: Final = 0.3
@@ -83,27 +85,42 @@ class Loop:
         self._began_at = inf
         self._watch: Thread | None = None
         self._has_batch = Event()
+        """Whether there is something behind what runs now."""
+        self._reported_s = 0.0
+        """How long the receivers of the latest ends took."""
+        self.is_reporting = False
+        self._greenlet: Any = None
+        """That of the task that runs, where it runs in one."""
         self.has_left = self.is_terminated = False
 
     @property
     def is_spent(self) -> bool:
         """Whether its process is to be replaced."""
         options = self.options
-        if not options.is_forked:
+        if not (options.is_forked and _Process.done):
             return False
         return bool(
-            (options.most_calls and self.place.done >= options.most_calls)
+            (options.most_calls and _Process.done >= options.most_calls)
             or (options.most_kb and mem_rss() > options.most_kb)
         )
 
     def run(self) -> None:
         """Take calls and run them until the loop is asked to leave."""
         self.place.enter(self.trips.session.process)
-        while not (self.is_terminated or self.is_spent):
-            runs = self.trips.next(Waiter(place=self.place, room=self._room()))
-            if not runs:
-                break
-            self._run_all(runs)
+        goes_on, is_new = True, True
+        while goes_on and not (self.is_terminated or self.is_spent):
+            waiter = Waiter(place=self.place, room=self._room(), is_new=is_new)
+            goes_on, is_new = self.trips.next(waiter), False
+            self._run_all(waiter)
+
+    def finish(self) -> None:
+        """Record what is left, as the last loop of its process."""
+        for run in self._take_waiting():
+            run.end = call.Missed()
+            self.trips.ends.add(run)
+        waiter = Waiter(place=self.place, room=0)
+        self.trips.finish(waiter)
+        self._run_all(waiter)
 
     def end(self) -> None:
         """Let its thread end."""
@@ -111,29 +128,53 @@ class Loop:
         self._has_batch.set()
 
     def _room(self) -> int:
+        if self._reported_s > _LATE_S and len(self.trips.ends):
+            # Calls that it took together with these ends would wait behind the receivers.
+            return 0
         is_short = self._mean_s < _SHORT_S and monotonic() > self._paced_until
         most = max(1, min(_MOST, int(_AHEAD_S / self._mean_s))) if is_short else 1
         left = self.options.most_calls
-        return most if left is None else max(1, min(most, left - self.place.done))
+        return most if left is None else max(1, min(most, left - _Process.done))
 
-    def _run_all(self, runs: Sequence[Run]) -> None:
-        self._waiting = [*reversed(runs)]
-        if len(runs) > 1:
+    def _run_all(self, waiter: Waiter) -> None:
+        self._waiting = [*reversed(waiter.runs)]
+        if waiter.reports or len(waiter.runs) > 1:
             self._has_batch.set()
             if self._watch is None:
                 self._watch = Thread(target=self._give_back_late, name="dispatcher-batch", daemon=True)
                 self._watch.start()
+        if waiter.reports:
+            self._report(waiter.reports)
         while (run := self._next()) is not None:
             run.end = self._run(run)
             if isinstance(run.end, Ending):
                 self.place.add(run.start.ended(run.end))
             self.place.run(None)
-            self.place.count()
+            _Process.done += 1
             self.trips.ends.add(run)
+
+    def _report(self, reports: Sequence[Callable[[], object]]) -> None:
+        """Call the receivers of ends, which may take long, by the connection of tasks."""
+        began = self._began_at = monotonic()
+        self.is_reporting = True
+        try:
+            for each in reports:
+                sql.after_commit(each)
+        finally:
+            self._began_at, self.is_reporting = inf, False
+            self._reported_s = monotonic() - began
 
     def _next(self) -> Run | None:
         with self._lock:
-            return self._waiting.pop() if self._waiting else None
+            run = self._waiting.pop() if self._waiting else None
+            if not self._waiting:
+                self._has_batch.clear()
+            return run
+
+    def _take_waiting(self) -> list[Run]:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            return waiting
 
     def _run(self, run: Run) -> call.End:
         options = self.options
@@ -146,7 +187,7 @@ class Loop:
             self._paced_until = monotonic() + _PACED_S
         began = self._began_at = run_limits.began
         try:
-            with self._alone(), _limited_greenlet(run_limits.hard - began):
+            with self._alone(), self._limited_greenlet(run_limits.hard - began):
                 self.in_task = True
                 events = self.shared.events if self.shared.sends_events else None
                 return call.execute(self.app, run, options.hostname, events)
@@ -170,19 +211,43 @@ class Loop:
             with self.one_by_one:
                 yield
 
+    @contextmanager
+    def _limited_greenlet(self, seconds: float) -> Iterator[None]:
+        """Let a task be ended that runs in a greenlet: no signal reaches that. Raises TimeLimitExceeded."""
+        gevent = sys.modules.get("gevent")
+        if gevent is None or not gevent.monkey.is_module_patched("threading"):
+            yield
+            return
+        timeout = gevent.Timeout(None if seconds == inf else seconds)
+        timeout.start()
+        self._greenlet = gevent.getcurrent()
+        try:
+            yield
+        except gevent.Timeout as raised:
+            if raised is not timeout:
+                raise
+            raise TimeLimitExceeded(seconds) from None
+        finally:
+            self._greenlet = None
+            timeout.close()
+
+    def interrupt(self, error: BaseException) -> None:
+        """Raise this in the task that runs, if it runs in a greenlet."""
+        if self._greenlet is not None:
+            sys.modules["gevent"].kill(self._greenlet, error)
+
     def _give_back_late(self) -> None:
-        """Give back what waits in a batch behind a run that takes long, in a thread."""
-        while not self.has_left:
-            self._has_batch.wait()
+        """Give back what waits in a batch behind a run or a receiver that takes long, in a thread."""
+        warned_at = 0.0
+        while self._has_batch.wait() and not self.has_left:
             sleep(_LATE_S / 2)
-            if not self._waiting:
-                self._has_batch.clear()
+            began = self._began_at
+            if monotonic() - began < _LATE_S:
                 continue
-            if monotonic() - self._began_at < _LATE_S:
-                continue
-            with self._lock:
-                late, self._waiting = self._waiting, []
-            if late:
+            if self.is_reporting and monotonic() - began > _HANGS_S and began != warned_at:
+                warned_at = began
+                logger.warning("a receiver of call_finished takes longer than %g s; its process waits", _HANGS_S)
+            if late := self._take_waiting():
                 self._mean_s = 1.0
                 self._give_back(late)
         connections.close_all()
@@ -199,58 +264,50 @@ class Loop:
             connections.close_all()
 
 
-@contextmanager
-def _limited_greenlet(seconds: float) -> Iterator[None]:
-    """End a task that runs for longer in a greenlet, which no signal reaches. Raises TimeLimitExceeded."""
-    gevent = sys.modules.get("gevent")
-    if seconds == inf or gevent is None or not gevent.monkey.is_module_patched("threading"):
-        yield
-        return
-    timeout = gevent.Timeout(seconds)
-    timeout.start()
-    try:
-        yield
-    except gevent.Timeout as raised:
-        if raised is not timeout:
-            raise
-        raise TimeLimitExceeded(seconds) from None
-    finally:
-        timeout.close()
-
-
 class _Process:
     """What the loops of this process share."""
 
     pid: ClassVar[int] = 0
     trips: ClassVar[Trips | None] = None
-    loops: ClassVar[int] = 0
+    loops: ClassVar[dict[int, Loop]] = {}
+    """By the indexes of their places."""
+    done: ClassVar[int] = 0
+    """How many calls have ended in it."""
 
 
 def main(index: int, options: Options) -> None:
     """Run a loop until it is asked to leave: the job of a pool's process, thread or greenlet."""
     shared = Shared.current
     assert shared is not None  # noqa: S101 -- the main process has made it before it forked
+    if shared.place(index).is_condemned:
+        return
     if _Process.pid != os.getpid():
-        _Process.pid, _Process.loops = os.getpid(), 0
+        _Process.pid, _Process.loops, _Process.done = os.getpid(), {}, 0
         _Process.trips = Trips(options.worker, options.tasks, shared)
     assert _Process.trips is not None  # noqa: S101
     loop = Loop(current_app._get_current_object(), index, _Process.trips, shared, options)  # noqa: SLF001
-    _Process.loops += 1
+    _Process.loops[index] = loop
     with _signals(loop) if options.is_forked else nullcontext():
         try:
             loop.run()
         finally:
-            _Process.loops -= 1
+            del _Process.loops[index]
             if _Process.loops:
                 # Another one records its ends.
                 _Process.trips.session.interrupt()
             else:
-                _Process.trips.finish(loop.place)
+                loop.finish()
             loop.place.leave()
     loop.end()
-    if loop.is_terminated or loop.is_spent:
-        # Celery's pool replaces it.
+    if loop.is_terminated or loop.is_spent or (options.is_forked and shared.is_orphan):
+        # Celery's pool, if there is one, replaces it.
         sys.exit(_RECYCLE)
+
+
+def interrupt(index: int, error: BaseException) -> None:
+    """Raise this in the task that a loop of this process runs, if it runs in a greenlet."""
+    if (found := _Process.loops.get(index)) is not None:
+        found.interrupt(error)
 
 
 @contextmanager

@@ -33,8 +33,7 @@ _RUN: Final = struct.Struct("<16s16siddd100p")
 _LENGTH: Final = struct.Struct("<Q")
 _RUN_AT: Final = _HEAD.size
 _CONDEMNED_AT: Final = _RUN_AT + _RUN.size
-_DONE_AT: Final = _CONDEMNED_AT + 1
-_HELD_AT: Final = _DONE_AT + 8
+_HELD_AT: Final = _CONDEMNED_AT + 1
 _MOST_HELD: Final = 64
 _ENDS_AT: Final = _HELD_AT + 8 + 32 * _MOST_HELD
 _NONE: Final = bytes(16)
@@ -203,16 +202,6 @@ class Place:
         """Let the process end at the next signal, whatever it does."""
         self._memory[self._at + _CONDEMNED_AT] = 1
 
-    def count(self) -> None:
-        """Count a call that has ended."""
-        _LENGTH.pack_into(self._memory, self._at + _DONE_AT, self.done + 1)
-
-    @property
-    def done(self) -> int:
-        """How many calls have ended."""
-        (done,) = _LENGTH.unpack_from(self._memory, self._at + _DONE_AT)
-        return int(done)
-
     def _head(self) -> tuple[bytes, int, int, bool, bool]:
         for _ in range(_READS):
             seq, process, pid, trips, is_in_trip, is_lost = _HEAD.unpack_from(self._memory, self._at)
@@ -300,6 +289,11 @@ class Shared:
             return None if not os.read(self.leave_read, 1) else True
         except BlockingIOError:
             return False
+
+    @property
+    def is_orphan(self) -> bool:
+        """Whether the main process of this forked one is gone."""
+        return os.getppid() != self._owner
 
     def enter_child(self) -> None:
         """Let a process that was forked see the end of the main process: that of the pipe."""

@@ -1,5 +1,6 @@
 """The bootsteps that give a worker its loops."""
 
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, bootsteps, signals
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 class LoopMemory(bootsteps.StartStopStep):
     """Makes the memory that the main process shares with its loops, before the pool forks."""
 
-    requires = ("celery.worker.components:Pool",)
+    # So that a cold shutdown comes here before it ends the pool.
+    requires = ("celery.worker.components:Pool", heartbeat.Presence)
 
     def __init__(self, worker: WorkController, **kwargs: Any) -> None:
         """Make it."""
@@ -26,6 +28,11 @@ class LoopMemory(bootsteps.StartStopStep):
         Shared.current = Shared()
         if is_in_memory(worker.app):
             broker.keep_to_itself()
+
+    def terminate(self, worker: WorkController) -> None:
+        """Let no loop end its call first."""
+        if (keeper := keeper_of(worker)) is not None:
+            keeper.condemn()
 
 
 class Loops(bootsteps.StartStopStep):
@@ -57,6 +64,25 @@ class Loops(bootsteps.StartStopStep):
         # Without an event loop, as with memory://, Celery stops this step seconds after the signal.
         signals.worker_shutting_down.connect(keeper.close, sender=controller.hostname, weak=False)
         signals.task_received.connect(keeper.wake, weak=False)
+        _let_shut_down(consumer, keeper)
+
+
+def _let_shut_down(consumer: "Consumer", keeper: Keeper) -> None:
+    """Have the calls of loops waited for, or ended, where a cold shutdown does so with the broker's tasks."""
+    controller = consumer.controller
+    wait_for_tasks, cancel_tasks = controller.wait_for_soft_shutdown, consumer.cancel_active_requests
+
+    def wait_for_soft_shutdown() -> None:
+        until = monotonic() + controller.app.conf.worker_soft_shutdown_timeout
+        keeper.close()
+        wait_for_tasks()
+        keeper.wait(until)
+
+    def cancel_active_requests() -> None:
+        keeper.condemn()
+        cancel_tasks()
+
+    controller.wait_for_soft_shutdown, consumer.cancel_active_requests = wait_for_soft_shutdown, cancel_active_requests
 
 
 def keeper_of(controller: WorkController) -> Keeper | None:

@@ -16,7 +16,7 @@ from dispatcher import sql
 from dispatcher.engine import direct
 from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.lifecycle.take import Taken, Taker
+from dispatcher.lifecycle.take import Notes, Taken, Taker
 from dispatcher.limits.turns import Turns
 from dispatcher.sql import faults
 from dispatcher.worker.call import Run
@@ -45,7 +45,11 @@ class Waiter:
     place: Place
     room: int
     """How many it takes at the most."""
+    is_new: bool = False
+    """Whether it makes a trip before it leaves: where one process serves both, messages and calls alternate."""
     runs: list[Run] = field(default_factory=list)
+    reports: list[Callable[[], object]] = field(default_factory=list)
+    """What calls the receivers of the ends that its trip has recorded."""
 
 
 class Trips:
@@ -56,6 +60,7 @@ class Trips:
         self.worker, self.tasks, self._shared = worker, tasks, shared
         self.session = Session(worker)
         self.ends = Ends()
+        self._notes = Notes()
         self._turns, self._weights = Turns(), dict[str, int]()
         self._changed = Condition()
         self._waiters: list[Waiter] = []
@@ -64,8 +69,11 @@ class Trips:
         self._looks, self._gathered = 0, _GATHERS
         self._pause_s = _PAUSE_S
 
-    def next(self, waiter: Waiter) -> list[Run]:
-        """Record what has ended, and return the calls that start next; none where the loop must leave."""
+    def next(self, waiter: Waiter) -> bool:
+        """Record what has ended, and give the loop what starts next; return whether it goes on: False if it must leave.
+
+        Receivers are left to the loop that made the trip: meanwhile another one makes the next.
+        """
         with self._changed:
             self._waiters.append(waiter)
             if self._leader is not None:
@@ -74,32 +82,34 @@ class Trips:
                 self._changed.wait()
             if waiter.runs or self._is_over:
                 self._forget(waiter)
-                return waiter.runs
+                return bool(waiter.runs)
             self._leader = waiter
         try:
-            while not waiter.runs and not self._must_leave():
-                self._make(waiter)
+            return self._lead(waiter)
         finally:
             with self._changed:
                 self._leader = None
                 self._forget(waiter)
                 self._changed.notify_all()
-        return waiter.runs
 
     def leave(self) -> None:
         """Have all loops leave that wait, or come back."""
         self._is_over = True
         self.session.interrupt()
 
-    def finish(self, place: Place) -> None:
-        """Record what has ended, once no loop is left here; the connection is kept while queues are direct."""
+    def finish(self, waiter: Waiter) -> None:
+        """Record what has ended, once no loop is left here; the connection is kept while queues are direct.
+
+        What can't be recorded in time, the main process records.
+        """
         with self._changed:
             while self._leader is not None:
                 self._changed.wait()
-        for _ in range(_LAST_TRIES):
-            if not (len(self.ends) or self.ends.next_at):
-                break
-            self._make(Waiter(place=place, room=0))
+        until = monotonic() + _LAST_S
+        while (len(self.ends) or self.ends.next_at) and monotonic() < until:
+            self._make(waiter)
+        waiter.place.keep(self.ends.unrecorded)
+        self.ends.drop()
         try:
             if self._shared.queues and not self._is_over:
                 self.session.unmark()
@@ -108,6 +118,16 @@ class Trips:
         except sql.DATABASE_ERRORS as fault:
             logger.warning("worker %s could not unmark a process: %s", self.worker, fault)
             self.session.drop()
+
+    def _lead(self, waiter: Waiter) -> bool:
+        """Make trips until one has something for this loop; return whether it goes on."""
+        while True:
+            must_leave = self._must_leave()
+            if self._is_over or (must_leave and not waiter.is_new):
+                return False
+            self._make(waiter, may_sleep=not must_leave)
+            if must_leave or waiter.runs or waiter.reports or not waiter.room:
+                return not must_leave
 
     def _forget(self, waiter: Waiter) -> None:
         if waiter in self._waiters:
@@ -119,11 +139,10 @@ class Trips:
             self._is_over = True
         return self._is_over or bool(asked)
 
-    def _make(self, leader: Waiter) -> None:
+    def _make(self, leader: Waiter, *, may_sleep: bool = True) -> None:
         """Make one trip, and sleep if it has started nothing."""
-        reports: list[Callable[[], object]] = []
         try:
-            self._step(leader, reports.append)
+            self._step(leader, may_sleep=may_sleep)
         except sql.DATABASE_ERRORS as fault:
             self._pause_after(fault, leader.place)
         except Exception:
@@ -132,9 +151,6 @@ class Trips:
             sleep(_PAUSE_S)
         else:
             self._pause_s = _PAUSE_S
-        for each in reports:
-            # By the connection of the loop's thread, as tasks have it.
-            sql.after_commit(each)
 
     def _pause_after(self, fault: BaseException, place: Place) -> None:
         if sql.is_unavailable(fault):
@@ -149,7 +165,7 @@ class Trips:
         place.end_trip(is_lost=True)
         self.session.drop()
 
-    def _step(self, leader: Waiter, report: Callable[[Callable[[], object]], object]) -> None:
+    def _step(self, leader: Waiter, *, may_sleep: bool) -> None:
         queues = self._shared.queues
         if queues != self._weights:
             self._turns.set_weights(queues)
@@ -162,7 +178,7 @@ class Trips:
             waiters = [leader, *(each for each in self._waiters if each is not leader and not each.runs)]
         room = sum(each.room for each in waiters)
         gathers = self._gathered < _GATHERS and any(each.room > 1 for each in waiters)
-        may_rest = session.may_rest and room > 0 and not gathers
+        may_rest = session.may_rest and room > 0 and may_sleep and not gathers
         with session.used():
             ends = self.ends.take()
         is_woken = session.take_woken()
@@ -174,6 +190,7 @@ class Trips:
             tasks=self.tasks,
             delay=claim.slack(),
             turns=self._turns,
+            notes=self._notes,
         )
         leader.place.begin_trip()
         try:
@@ -185,7 +202,7 @@ class Trips:
                     is_marked=is_marked,
                     may_rest=may_rest,
                     begin=lambda taken: self._begin(taken, waiters, ends),
-                    report=report,
+                    report=leader.reports.append,
                 )
         except BaseException as fault:
             if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
@@ -195,10 +212,15 @@ class Trips:
                 return
             self.ends.take_again(ends)
             raise
-        if room:
-            self._rest(taken, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
-        elif (next_at := self.ends.next_at) is not None:
-            session.sleep(next_at, self._shared.leave_read)
+        # See `take`: who has parked a lane, and finds another one, comes again first.
+        comes_again = not is_marked and taken.again_at is not None and taken.again_at <= taken.at
+        session.is_marked = may_rest and not taken.starts and not comes_again
+        if leader.reports:
+            # Who is busy with them must not be woken for calls.
+            session.unmark()
+            may_sleep = False
+        if room or self.ends.next_at:
+            self._rest(taken, may_sleep=may_sleep, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
 
     def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]]) -> None:
         """Give what has started to the loops that wait, each as much as it has room for, and note it."""
@@ -218,7 +240,7 @@ class Trips:
             if len(waiters) > 1:
                 self._changed.notify_all()
 
-    def _rest(self, taken: Taken, *, is_marked: bool, may_rest: bool, gathers: bool) -> None:
+    def _rest(self, taken: Taken, *, may_sleep: bool, is_marked: bool, may_rest: bool, gathers: bool) -> None:
         """Sleep until another trip may find something; not at all if this one has started calls."""
         session = self.session
         if taken.starts:
@@ -228,8 +250,6 @@ class Trips:
                     direct.wake_another(self._weights)
             self._looks, self._gathered = 0, 0
             return
-        # See `take`: who has parked a lane, and finds another one, comes again first.
-        session.is_marked = may_rest and (is_marked or taken.again_at is None or taken.again_at > taken.at)
         now = monotonic()
         again_at = now + _LOOK_S if taken.again_at is None else claim.monotonic_of(taken.again_at)
         until = min(each for each in (now + _LOOK_S, again_at, self.ends.next_at) if each is not None)
@@ -240,11 +260,12 @@ class Trips:
             self._looks = self._looks + 1 if is_marked else 0
             if self._looks < len(_LOOKS_S):
                 until = min(until, now + _LOOKS_S[self._looks])
-        if until > now:
+        if until > now and may_sleep:
             session.sleep(until, self._shared.leave_read)
 
 
 _LOOKS_S: Final = (0.0, _AGAIN_S)
 """How soon a process that is marked as idle looks again: at once for what was sent before the mark was seen, and soon
 for wake-ups that had looked for marks before it."""
-_LAST_TRIES: Final = 10
+_LAST_S: Final = 5.0
+"""How long a process that takes no more calls tries to record the ends of those it had."""

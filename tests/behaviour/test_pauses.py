@@ -1,4 +1,4 @@
-"""Pauses: nothing starts under a paused key, what runs goes on, and a resume admits what has room."""
+"""Pauses: nothing starts under a paused key, what runs goes on, and a resume lets start what has room."""
 
 from collections.abc import Callable
 

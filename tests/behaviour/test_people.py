@@ -221,6 +221,15 @@ def test_a_pending_call_starts_when_it_is_activated_and_not_before(drive: Drive)
     assert drive.drain() == [later.id]
 
 
+def test_a_pending_call_starts_when_it_is_activated_with_one_before_it_whose_time_has_not_come(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    later, now = drive.send_many(2, "api", scheduled_at=drive.at(60))
+    CallQueue.objects.filter(id__in=[later.id, now.id]).update(state=State.PENDING)
+    CallQueue.objects.filter(id=now.id).update(scheduled_at=None)
+    api.activate([later, now])
+    assert drive.drain() == [now.id]
+
+
 # Run now
 
 

@@ -258,3 +258,48 @@ def test_a_queue_whose_worker_is_busy_at_each_end_is_not_passed_over_for_ever(dr
         mine = drive.take(ends=mine)
         theirs = beside.take(ends=theirs)
     assert drive.state(shared) != State.AVAILABLE
+
+
+@pytest.mark.deliveries("direct")
+def test_room_is_kept_once_for_all_lanes_of_a_worker_that_is_busy(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    beside = drive.beside("direct")
+    api.pause("api")
+    tenants = [drive.key(f"tenant:{number}").name for number in range(5)]
+    waits = [beside.send("api", tenant) for tenant in tenants]
+    drive.send_many(40, "api")
+    assert [drive.take(), beside.take(5)] == [[], []]
+    beside.send()
+    (busy,) = beside.take()
+    api.resume("api")
+    unused, mine = 0.0, drive.take()
+    for _ in range(30):
+        unused += 0 if mine else 0.1
+        drive.clock.forward(MOMENT if mine else 0.1)
+        mine = drive.take(ends=mine)
+    assert 0.9 < unused < 1.3
+    # As soon as its worker is free, each of them has its turn.
+    beside.end(busy)
+    theirs: Sequence[Run] = []
+    for _ in range(20):
+        drive.clock.forward(MOMENT)
+        theirs = beside.take(ends=theirs)
+        mine = drive.take(ends=mine)
+    assert State.AVAILABLE not in [drive.state(call) for call in waits]
+
+
+@pytest.mark.deliveries("direct")
+def test_room_that_is_kept_for_a_busy_worker_is_used_by_its_next_trip(drive: Drive) -> None:
+    for name in ("api", "other"):
+        drive.key(name, concurrency=1)
+    beside = drive.beside("direct")
+    beside.send_many(40, "other")
+    shared = beside.send_many(3, "api")
+    drive.send_many(400, "api")
+    mine, theirs = drive.take(), beside.take()
+    for number in range(400):
+        drive.clock.forward(MOMENT)
+        mine = drive.take(ends=mine)
+        if number % 40 == 39:  # The other worker takes 0.4 s for each of its calls, less than the room is kept for.
+            theirs = beside.take(ends=theirs)
+    assert [drive.state(call) for call in shared] == [State.COMPLETED] * 3

@@ -22,6 +22,7 @@ USUAL: Final[dict[str, Any]] = {
     **{key: [] for key in ("keys", "queues", "resting", "ids", "deliveries", "calls", "tickets", "claims", "lanes")},
     **{key: [] for key in ("states", "reasons", "crashes", "results", "errors", "waits")},
     **dict.fromkeys(("now", "call", "wait", "due", "strides", "expires_in", "until", "passed_after", "slots"), None),
+    "notes": None,
     **dict.fromkeys(
         ("call_data", "headers", "options", "retry", "result", "error", "expires_at", "args", "kwargs"), None
     ),
@@ -96,23 +97,15 @@ def ends(call: UUID) -> dict[str, Any]:
 
 def kinds(*names: str, queue: str = "direct") -> str:
     """Return kinds of calls that spend one key each."""
-    usual = {"priority": 0, "on_limit": "wait", "placement": {}, "queue": queue}
+    usual = {"priority": 0, "on_limit": "wait", "placement": {}, "queue": queue, "soonest": "-infinity"}
     return json.dumps([usual | {"number": number, "names": [name]} for number, name in enumerate(names)])
 
 
 def bulk(*names: str, queue: str = "direct") -> dict[str, Any]:
     """Return the parameters that send a call for each of the keys."""
-    count = len(names)
-    absent = ("call_data", "retry", "scheduled_at", "expires_at", "headers", "options", "scheduled_in", "expires_in")
-    return {
-        "kinds": kinds(*names, queue=queue),
-        "ids": [UUID(int=number) for number in range(1, count + 1)],
-        "kind_of": list(range(count)),
-        "task": ["noop"] * count,
-        "is_pending": [False] * count,
-        **dict.fromkeys(("args", "kwargs", "meta", "costs"), ["{}"] * count),
-        **dict.fromkeys(absent, [None] * count),
-    }
+    usual: dict[str, Any] = {"task": "noop", "is_pending": False, "args": [], "kwargs": {}, "meta": {}, "costs": {}}
+    drafts = [usual | {"kind": at, "id": str(uuid4())} for at in range(len(names))]
+    return {"kinds": kinds(*names, queue=queue), "drafts": json.dumps(drafts)}
 
 
 def explained(query: str, values: Sequence[Any] = ()) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
+from dispatcher.sql import functions
 from tests.contracts.source import ROOT
 
 
@@ -83,6 +84,24 @@ def test_the_hot_tables_have_room_for_updates_and_an_autovacuum_that_keeps_up() 
         stored = options[f"dispatcher_{table}"] or ""
         assert re.search(r"fillfactor=[2-8]\d\b", stored), table
         assert "autovacuum_vacuum_scale_factor" in stored, table
+
+
+@pytest.mark.django_db
+def test_no_vacuum_locks_a_trip_out_of_a_table_to_give_its_end_back() -> None:
+    """A trip waits 20 ms for a lock at the most."""
+    texts = [file.read_text() for file in functions.FOLDER.glob("*.sql")]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT main.relname, main.reloptions::text, long.reloptions::text FROM pg_class AS main "
+            "LEFT JOIN pg_class AS long ON long.oid = main.reltoastrelid "
+            "WHERE main.relname = ANY (%s) AND main.relkind = 'r'",
+            [sorted({name for text in texts for name in re.findall(r"dispatcher_\w+", text)})],
+        )
+        tables = cursor.fetchall()
+    assert len(tables) > 10
+    assert [name for name, stored, _ in tables if "vacuum_truncate=false" not in (stored or "")] == []
+    long = {"dispatcher_callqueue", "dispatcher_worker", "dispatcher_eventlogentry"}
+    assert {name for name, _, stored in tables if "vacuum_truncate=false" in (stored or "")} == long
 
 
 @pytest.mark.django_db

@@ -76,7 +76,7 @@ def test_a_direct_call_meets_the_files_of_its_walk_in_the_order_of_the_page() ->
     def walk() -> None:
         CallQueue.objects.send(task, queue="mail")
         loop.run()
-        trips.finish(loop.place)
+        loop.finish()
 
     try:
         met = called_by(walk)

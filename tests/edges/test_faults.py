@@ -105,8 +105,10 @@ def test_watching_survives_a_connection_that_is_lost(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_worker_names_missing_migrations_once_and_without_a_traceback(caplog: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(faults, "_reported", set())
+def test_a_worker_names_missing_migrations_seldom_and_without_a_traceback(caplog: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(faults, "_reported", {})
+    now = 1_000.0
+    monkeypatch.setattr(faults, "monotonic", lambda: now)
 
     def work() -> None:
         with connection.cursor() as cursor:
@@ -118,3 +120,7 @@ def test_a_worker_names_missing_migrations_once_and_without_a_traceback(caplog: 
     (record,) = [record for record in caplog.records if record.name.startswith("dispatcher")]
     assert record.getMessage().splitlines()[1] == "Run: python manage.py migrate"
     assert record.exc_info is None
+    now += 600
+    heartbeat.in_background("send its heartbeat", work)
+    heartbeat.in_background("send its heartbeat", work)
+    assert len([each for each in caplog.records if each.getMessage() == record.getMessage()]) == 2

@@ -1,24 +1,29 @@
 """The Celery app of the flows and its tasks; each run, and the end of each message, is noted in a file."""
 
 import atexit
+import ctypes
 import gc
 import json
 import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from celery import Celery, Task, signals
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.worker import state
+from django.db import DatabaseError, transaction
 
 from dispatcher.errors import RateLimited
 from dispatcher.messages.current import current_call
 
 # A project may have tasks of its own class, or of Celery's.
 OWN = None if os.environ.get("FLOWS_PLAIN") else "dispatcher.celery:DispatchedTask"
+_SET_PDEATHSIG = 1
 app = Celery("flows", task_cls=OWN, set_as_current=False)
 app.config_from_object("tests.flows.settings", namespace="CELERY")
 app.autodiscover_tasks()
@@ -56,6 +61,18 @@ def note_end(task: Task, **_: Any) -> None:
     """Note that a message was dealt with, whether its task ran or not."""
     if "FLOWS_NOTES" in os.environ:
         note("end", task)
+
+
+@signals.celeryd_init.connect
+def receive_ends(**_: Any) -> None:
+    """Take this long for each end of a call, and an hour for one that was discarded."""
+    from dispatcher.signals import call_finished  # noqa: PLC0415 -- Django's apps are ready here
+
+    seconds = float(os.environ.get("FLOWS_RECEIVER_S", "-1"))
+    if seconds >= 0:
+        call_finished.connect(
+            lambda state, **_: time.sleep(3600 if state == "discarded" else seconds), weak=False, dispatch_uid="slow"
+        )
 
 
 class Unaware(Task):
@@ -200,6 +217,56 @@ def die(self: Task, times: int) -> str:
     if self.request.retries < times:
         os.kill(os.getpid(), signal.SIGKILL)
     return "alive"
+
+
+@app.task(bind=True)
+def return_its_process(self: Task) -> int:
+    """Return the pid of the process that runs it."""
+    note("run", self)
+    return os.getpid()
+
+
+@app.task(bind=True)
+def outlive_its_main_process(self: Task, seconds: float) -> None:
+    """Kill the worker's main process, where the system does not end this one with it, and go on for so long."""
+    note("run", self)
+    ctypes.CDLL(None).prctl(_SET_PDEATHSIG, 0)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(seconds)
+
+
+@app.task(bind=True)
+def ignore_a_soft_limit(self: Task, seconds: float) -> None:
+    """Take some time, and as long again when that is said to be too long."""
+    note("run", self)
+    try:
+        time.sleep(seconds)
+    except SoftTimeLimitExceeded:
+        time.sleep(seconds)
+
+
+@app.task(bind=True)
+def leave_its_connection(self: Task, how: str) -> None:
+    """Leave the connection to the database behind as no task should."""
+    note("run", self)
+    connection = transaction.get_connection()
+    match how:
+        case "without autocommit":
+            transaction.set_autocommit(False)
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT 1")
+        case "in a broken transaction":
+            with suppress(DatabaseError), connection.cursor() as cursor:
+                cursor.execute("BEGIN")
+                cursor.execute("SELECT 1 / 0")
+        case "closed":
+            connection.connection.close()
+        case "without tables":
+            with connection.cursor() as cursor:
+                cursor.execute("SET search_path = nowhere")
+        case "read-only":
+            with connection.cursor() as cursor:
+                cursor.execute("SET default_transaction_read_only = on")
 
 
 @app.task(bind=True)

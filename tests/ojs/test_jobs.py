@@ -12,8 +12,10 @@ from pytest_django import Settings
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, Slot
+from dispatcher.states import State
 from tests.ojs.builders import date_back
 from tests.ojs.http_client import MEDIA, Api, error_of
+from tests.races.lockstep import holding
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
@@ -188,6 +190,20 @@ def test_a_worker_can_end_a_job_for_good(api: Api, error: dict[str, Any]) -> Non
     job = api.taken(options={"retry": {"max_attempts": 9}})
     failed = api.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no", **error}})
     assert (failed["state"], bool(failed["discarded_at"])) == ("discarded", True)
+
+
+def test_a_report_about_a_call_that_a_transaction_keeps_locked_is_to_be_repeated(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.ojs.worker_reports._PATIENCE", timedelta(0))
+    api.push()
+    (job,) = api.fetch()
+    report = {"job_id": job["id"], "ticket": job["ticket"]}
+    with holding("SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE", [job["id"]]):
+        assert api.post("/workers/ack", report, status=503)["error"]["retryable"]
+        assert api.last.headers["Retry-After"]
+    api.post("/workers/ack", report)
+    assert CallQueue.objects.get().state == State.COMPLETED
 
 
 def test_a_provider_that_says_stop_holds_the_key_back_and_spends_nothing(api: Api) -> None:

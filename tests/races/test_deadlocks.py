@@ -1,9 +1,12 @@
 """Locks are taken in one order everywhere, or not waited for: no combination has a deadlock victim."""
 
+from datetime import timedelta
+
 import pytest
+from django.utils import timezone
 from pytest_django import Settings
 
-from dispatcher import api, engine
+from dispatcher import engine
 from dispatcher.engine import ends
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle import publish
@@ -17,6 +20,8 @@ from tests.races.lockstep import actors, concurrent, gated, holding
 from tests.races.traffic import ended, in_flight, tick, write
 
 pytestmark = [concurrent, pytest.mark.server]
+
+LOCK = "SELECT FROM dispatcher_callqueue WHERE id = %s FOR NO KEY UPDATE"
 
 
 def test_a_provider_that_says_stop_does_not_deadlock_with_a_trip_over_its_lane() -> None:
@@ -39,21 +44,28 @@ def test_a_provider_that_says_stop_does_not_deadlock_with_a_trip_over_its_lane()
     audit(has_ended=False)
 
 
-def test_noting_what_was_published_does_not_deadlock_with_a_cancel() -> None:
-    low, high = write([[], []])
-    CallQueue.objects.filter(id=high.id).update(position=0)
+def test_noting_what_was_published_waits_for_no_cancel() -> None:
+    (low, high), later = write([[], []]), timezone.now() + timedelta(hours=1)
     taker = Taker(queues=["celery"], becomes=State.DISPATCHED)
     assert len(take(taker, room=2).dispatched) == 2
     calls = {call.id: call for call in CallQueue.objects.all()}
-    with actors(2) as (admin, dispenser):
-        with holding("SELECT FROM dispatcher_callqueue WHERE id = %s FOR NO KEY UPDATE", [low.id]) as gate:
-            cancelling = admin.begin(api.cancel, [low.id, high.id])
-            admin.wait_blocked(by=gate)
-            publishing = dispenser.begin(publish.publish, [calls[high.id], calls[low.id]])
-            dispenser.wait_blocked(by=gate)
-        assert publishing.result() == 2
-        assert cancelling.result() == [low.id, high.id]
-    audit()
+    for one_or_both in ([calls[low.id]], [calls[high.id], calls[low.id]]):
+        with actors(1) as (dispenser,), holding(LOCK, [low.id]):
+            assert dispenser.do(publish.publish, one_or_both) == len(one_or_both)
+    noted = CallQueue.objects.filter(published_at__isnull=False)
+    assert [call.id for call in noted] == [high.id], "the other is published again, and its ticket is used once"
+    assert {call.id for call in publish.unpublished(now=later)} == {low.id}
+    audit(has_ended=False)
+
+
+def test_publishing_again_waits_for_no_slot() -> None:
+    (call,), later = write([[]]), timezone.now() + timedelta(hours=1)
+    assert take(Taker(queues=["celery"], becomes=State.DISPATCHED), room=1).dispatched
+    with actors(1) as (dispenser,), holding("SELECT FROM dispatcher_slot FOR UPDATE"):
+        assert [each.id for each in dispenser.do(publish.unpublished, now=later)] == [call.id]
+        CallQueue.objects.update(published_at=timezone.now())
+        assert [each.id for each in dispenser.do(publish.to_repeat, now=later)] == [call.id]
+    audit(has_ended=False)
 
 
 def test_an_end_whose_claim_was_lost_does_not_deadlock_with_a_claim(settings: Settings) -> None:
@@ -96,8 +108,9 @@ def test_a_heartbeat_does_not_deadlock_with_a_recovery(settings: Settings) -> No
             recovery.wait_blocked_or_done(recovering)
             beating = heart.begin(renew, held)
             heart.wait_blocked_or_done(beating)
-        # What somebody has locked is left to the next one.
-        assert beating.result() + recovering.result() + engine.recover() == 2
+        assert (beating.result(), recovering.result()) == (0, 1)
+        # What somebody had locked was left to the next one; the other's lease is over again, as it began.
+        assert engine.recover() == 2
     audit(has_ended=False)
 
 

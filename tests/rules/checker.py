@@ -58,7 +58,7 @@ def _exceeded(before: State, after: State, trip: Trip, started: list[Any]) -> It
 def _out_of_order(after: State, started: list[Any]) -> Iterator[str]:
     """Within a lane calls start in order of their positions."""
     for lane in after.lanes.values():
-        calls = [call for call in after.calls if call.lane == lane.id]
+        calls = sorted((call for call in after.calls if call.lane == lane.id), key=lambda call: call.position)
         places = [n for n, call in enumerate(calls) if call.id in started]
         yield from (f"{call.id} was passed" for call in calls[: max(places, default=0)] if call.waits)
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from queue import Empty, SimpleQueue
@@ -19,7 +19,7 @@ import psycopg
 
 from dispatcher.sql.functions import installed_name
 from tests import sessions
-from tests.rules.reference import MILLISECOND, Tuning
+from tests.rules.reference import MILLISECOND, SECOND, Tuning
 from tests.rules.systems import TABLES, tuning_row
 
 S = timedelta(seconds=1)
@@ -92,6 +92,7 @@ class Race:
             *((self.consumer, n) for n in (90, 91)),
             *((self.sender, n) for n in (0, 1)),
             (self.user, 70),
+            (self.person, 60),
         ]
         threads = [threading.Thread(target=self._guarded, args=job) for job in jobs]
         for thread in threads:
@@ -242,6 +243,14 @@ class Race:
         for process in processes:
             self.notices[process].set()
 
+    def person(self, db: psycopg.Connection, rnd: random.Random, _n: int) -> None:
+        """Let a call go to the front of its lane; commit at once, or a little later."""
+        while self.is_sending:
+            with db.transaction():
+                db.execute(MOVE, {"lane": rnd.randint(1, LANES)})
+                time.sleep(rnd.choice([0, 0, 0.005, 0.03]))
+            time.sleep(rnd.random() * 0.03)
+
     def _publish(self, calls: Any) -> bool:
         started = [call for call in calls if call.fate is None]
         for call in started:
@@ -262,7 +271,8 @@ class Race:
         ends: Sequence[Any] = (),
         claim: UUID | None = None,
     ) -> list[Any]:
-        text, values = tuning_row(TUNING)
+        # Workers read young notes alone; the dispenser reads them all, as a tick does.
+        text, values = tuning_row(TUNING if worker is None else replace(TUNING, notes=SECOND))
         states = [rnd.choice(["completed"] * 8 + ["available"]) for *_, rnd in ends]
         nothing = [None] * len(ends)
         arrays = [[end[0] for end in ends], [end[1] for end in ends], [claim] * len(ends), states]
@@ -306,9 +316,20 @@ WITH sent AS (
            %(costs)s::int[], 'available', 0
       FROM dispatcher_lane AS lane, generate_series(1, %(count)s)
      WHERE lane.id = %(lane)s
-    RETURNING lane_id)
-INSERT INTO dispatcher_note (at, lane_id)
-SELECT DISTINCT clock_timestamp(), lane_id FROM sent
+    RETURNING lane_id, position)
+INSERT INTO dispatcher_note (at, lane_id, position)
+SELECT clock_timestamp(), lane_id, min(position) FROM sent GROUP BY lane_id
+"""
+MOVE = """
+WITH moved AS (
+    UPDATE dispatcher_callqueue
+       SET position = LEAST(0, (SELECT min(position) FROM dispatcher_callqueue)) - 1
+     WHERE id = (SELECT id FROM dispatcher_callqueue
+                  WHERE lane_id = %(lane)s AND state = 'available'
+                  ORDER BY position DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
+    RETURNING lane_id, position)
+INSERT INTO dispatcher_note (at, lane_id, is_forced, position)
+SELECT clock_timestamp(), lane_id, true, position FROM moved
 """
 
 
@@ -410,6 +431,7 @@ SELECT lane_id, id FROM (
       FROM dispatcher_callqueue AS call
       JOIN (SELECT call_id, min(seq) AS seq FROM checker.log WHERE delta >= 0 GROUP BY 1) AS first
         ON first.call_id = call.id
+     WHERE call.position > 0                          -- not those that were moved up
      ) AS each
  WHERE position < before
 """

@@ -13,6 +13,9 @@ BIG = 2**31 - 1
 MILLISECOND = 1_000
 SECOND = 1_000_000
 READY, LIMITED = 0, -1
+LOWEST = -(2**63)
+HINTS_APART = 64
+"""By how many positions the first call of a lane that is served alone moves on until the lane is written."""
 """Places of a lane; None is asleep, and any other the key that it is parked on."""
 
 
@@ -80,15 +83,17 @@ class Lane:
     place: int | None = READY
     served_at: int = 0
     kept_until: float | None = None
+    waits_from: int = LOWEST
 
 
 @dataclass(kw_only=True)
 class Call:
-    """One call; lists of calls are in the order of their positions."""
+    """One call."""
 
     id: Any
     lane: int
     task: str
+    position: int = 0
     key_costs: list[int | None] | None = None
     state: str = "available"
     attempt: int = 0
@@ -156,6 +161,7 @@ class Note(NamedTuple):
     lane: int | None
     key: int | None
     is_forced: bool = False
+    position: int = LOWEST
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +176,7 @@ class Tuning:
     later: int = 60 * SECOND
     keep: int = 100 * MILLISECOND
     silence: int = 30 * SECOND
+    notes: int | None = None
     lease: int = 60 * SECOND
     dispatch_lease: int = 90 * SECOND
     ahead: int = 100
@@ -193,7 +200,7 @@ class State:
 
     def waiting(self, lane: int) -> list[Call]:
         """Return the calls of a lane that may start, in their order."""
-        return [call for call in self.calls if call.lane == lane and call.waits]
+        return sorted((call for call in self.calls if call.lane == lane and call.waits), key=lambda call: call.position)
 
     def members(self, group: Key) -> list[Key]:
         """Return the keys that a group may choose."""
@@ -464,6 +471,7 @@ class Found:
     keys: dict[int, Room] = field(default_factory=dict)
     lanes: dict[int, str] = field(default_factory=dict)
     turn_keys: set[int] = field(default_factory=set)
+    is_parked: bool = False
     publish: dict[str, int] = field(default_factory=dict)
 
 
@@ -505,9 +513,8 @@ def take(state: State, trip: Trip) -> Answer:
     """Record the ends, and start what has room."""
     ended, freed = _record_ends(state, trip)
     looked_at = {*trip.keys, *freed}
-    keys, queues = _read_notes(state, trip.now)
-    looked_at |= keys
-    found = _find(state, trip, looked_at)
+    queues: set[str] = set()
+    found = _find(state, trip, looked_at, queues)
     chosen = _Choice(state, trip, found).made()
     _write(state, trip, found, chosen)
     return _leave(state, trip, found, chosen, queues, ended=ended, freed=freed)
@@ -525,24 +532,47 @@ def _record_ends(state: State, trip: Trip) -> tuple[set[Any], set[int]]:
         call.finished_at = trip.now if is_terminal else None
     freed = {slot.key for slot in state.slots if slot.call in ended and slot.key is not None}
     state.slots = [slot for slot in state.slots if slot.call not in ended]
-    back = {end.call.lane for end in trip.ends if end.call.id in ended and end.state == "available"}
-    state.notes += [Note(trip.now, lane, None, is_forced=True) for lane in back]
+    back = [end.call for end in trip.ends if end.call.id in ended and end.state == "available"]
+    for lane in {call.lane for call in back}:
+        first = min(call.position for call in back if call.lane == lane)
+        state.notes.append(Note(trip.now, lane, None, is_forced=True, position=first))
     return ended, freed
 
 
-def _read_notes(state: State, now: int) -> tuple[set[int], set[str]]:
-    """Return the keys to look at, and the queues of lanes that are ready now."""
-    due, queues = [note for note in state.notes if note.at <= now], set()
+def _read_notes(state: State, trip: Trip, own: list[str], queues: set[str]) -> tuple[set[int], list[Lane]]:
+    """Return the keys to look at, and the lanes that slept and are served; add the queues of those that are ready.
+
+    A lane is looked at from the position on that a note says. If it sleeps, and no call of it comes before those that
+    were sent since, the worker of its queue serves it as it is.
+    """
+    since = -inf if trip.tuning.notes is None else trip.now - trip.tuning.notes
+    due = [note for note in state.notes if since < note.at <= trip.now]
+    noted: dict[int, Note] = {}
     for note in due:
         state.notes.remove(note)
-        lane = state.lanes.get(note.lane) if note.lane is not None else None
-        if lane is not None and (lane.place is None or (note.is_forced and lane.place != READY)):
+        if note.lane in state.lanes:
+            other = noted.get(note.lane, note)
+            noted[note.lane] = note._replace(
+                is_forced=note.is_forced or other.is_forced, position=min(note.position, other.position)
+            )
+    asleep = [
+        lane
+        for id, note in noted.items()
+        if (lane := state.lanes[id]).place is None and lane.queue in own and note.position >= lane.waits_from
+    ]
+    served = sorted(asleep, key=lambda lane: (-lane.priority, lane.served_at, lane.id))[: trip.room]
+    for id, note in noted.items():
+        lane = state.lanes[id]
+        if lane in served:
+            continue
+        lane.waits_from = min(lane.waits_from, note.position)
+        if lane.place is None or (note.is_forced and lane.place != READY):
             lane.place = READY
             queues.add(lane.queue)
-    return {note.key for note in due if note.key is not None}, queues
+    return {note.key for note in due if note.key is not None}, served
 
 
-def _find(state: State, trip: Trip, looked_at: set[int]) -> Found:
+def _find(state: State, trip: Trip, looked_at: set[int], made_ready: set[str]) -> Found:
     now, tuning = trip.now, trip.tuning
     delivery = "broker" if trip.becomes == "dispatched" else "direct"
     queues = [
@@ -555,6 +585,9 @@ def _find(state: State, trip: Trip, looked_at: set[int]) -> Found:
         rooms = {queue: _queue_room(state, queue, trip.room, trip) for queue in queues}
         found.publish = {queue: most for queue, most in rooms.items() if most > 0}
         queues = [*found.publish]
+    keys, slept = _read_notes(state, trip, queues, made_ready)
+    found.open |= keys
+    found.lanes |= dict.fromkeys((lane.id for lane in slept), "mine")
     for queue in queues:
         ready = state.front(READY, queue)[: trip.room]
         found.lanes |= dict.fromkeys((lane.id for lane in ready), "mine")
@@ -562,6 +595,7 @@ def _find(state: State, trip: Trip, looked_at: set[int]) -> Found:
     kept = [lane for lane in state.lanes.values() if lane.kept_until is not None and lane.queue in queues]
     found.open |= {lane.place for lane in kept if lane.place is not None and lane.place > 0}
     _count(state, trip, found, found.open | _keys_of(state, found.lanes))
+    found.is_parked = any(state.parked(id) for id in found.keys)
     for key in [key for key in found.keys.values() if key.room > 0 and key.is_open(1, now + tuning.horizon)]:
         for queue in sorted({lane.queue for lane in state.parked(key.id)}):
             found.turn_keys.add(key.id)
@@ -684,13 +718,15 @@ class _Choice:
         return [call for call in self.state.waiting(lane.id) if call.id not in self.over]
 
     def _order(self, lane: Lane) -> tuple[Any, ...]:
-        """Order lanes by priority, then the queue that is due by its weight, then the least recently served."""
+        """Order lanes by priority, the queue that is due by its weight, if room was kept, the least recently served."""
         is_mine = lane.queue in self.trip.queues
         place = self.trip.queues.index(lane.queue) + 1 if is_mine else 0
         strictly = max(place, 1) if self.trip.is_strict else 0
         due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
         tie = place if self.stride else 0
-        return (strictly, -lane.priority, due, self.met.get(lane.id, 0), tie, lane.served_at, lane.id)
+        is_kept = self.found.lanes[lane.id] == "mine" and lane.kept_until is not None and lane.kept_until < inf
+        served_at = -inf if is_kept else lane.served_at
+        return (strictly, -lane.priority, due, self.met.get(lane.id, 0), tie, served_at, lane.id)
 
     def _meet(self, lane: Lane, call: Call, taker: str) -> None:
         """Decide about one call."""
@@ -824,15 +860,20 @@ class _Choice:
             if worker is not None:
                 until = now + 100 * MILLISECOND
             elif lane.kept_until == inf:
-                until = now + self.trip.tuning.keep
+                until = now if self._is_missed(lane.queue) else now + self.trip.tuning.keep
         if until is None:
             chosen.moves[lane.id] = Move(lane.place, now, inf)
             return None
         if until <= now:
-            chosen.moves[lane.id] = Move(READY)
+            chosen.moves[lane.id] = Move(READY, None, until)
             return None
         chosen.moves[lane.id] = Move(lane.place, None, until)
         return int(until)
+
+    def _is_missed(self, queue: str) -> bool:
+        """Return whether room was kept in vain for a lane of the queue that no worker has looked at since."""
+        lanes = [lane for lane in self.state.lanes.values() if lane.queue == queue and lane.place == READY]
+        return any(lane.kept_until is not None and lane.kept_until <= self.now for lane in lanes)
 
     def _spend(self, spent: list[tuple[Room, int]], at: int, taker: str) -> None:
         for key, cost in spent:
@@ -868,15 +909,42 @@ def _write(state: State, trip: Trip, found: Found, chosen: Chosen) -> None:
         count_starts(state, found.keys.values())
     for fate in chosen.fates:
         _settle(state, trip, fate)
-    for id in found.lanes:
-        lane, move = state.lanes[id], chosen.moves.get(id)
-        lane.kept_until = move.kept_until if move else None
-        if id in chosen.served:
-            lane.served_at = trip.now + chosen.served.index(id) + 1
-        if move:
-            lane.place, lane.served_at = move.place, move.served_at or lane.served_at
-        else:
-            lane.place = READY if state.waiting(id) else None
+    is_shared = found.is_parked or len(found.lanes) > 1
+    for id, settled in [(id, _settled(state, trip, id, chosen, is_shared=is_shared)) for id in found.lanes]:
+        state.lanes[id] = settled
+
+
+def _settled(state: State, trip: Trip, id: int, chosen: Chosen, *, is_shared: bool) -> Lane:
+    """Return where a lane is after the trip.
+
+    A lane that is served alone keeps its turn for a minute, or until its first call has moved on by some positions:
+    neither another lane of the trip, nor one that is ready in a queue of the worker, nor one that is parked on a key of
+    the trip waits.
+    """
+    lane, move, calls = state.lanes[id], chosen.moves.get(id), state.waiting(id)
+    is_served = id in chosen.served
+    mine = [call.position for call, *_ in chosen.starts.values() if call.lane == id]
+    after = replace(
+        lane,
+        place=move.place if move else READY if calls else None,
+        kept_until=move.kept_until if move else None,
+        waits_from=calls[0].position if calls else max(mine) + 1 if mine else lane.waits_from,
+    )
+    others = [each for each in state.lanes.values() if each is not lane and each.queue in trip.queues]
+    is_written = (
+        (after.place, after.kept_until) != (lane.place, lane.kept_until)
+        or (move is not None and move.served_at is not None)
+        or after.waits_from >= lane.waits_from + HINTS_APART
+        or (is_served and (is_shared or any(other.place == READY for other in others)))
+        or (is_served and lane.served_at < trip.now - 60 * SECOND)
+    )
+    if not is_written:
+        return lane
+    if is_served:
+        after.served_at = trip.now + chosen.served.index(id) + 1
+    elif move and move.served_at is not None:
+        after.served_at = move.served_at
+    return after
 
 
 def _close_start(key: Room) -> None:

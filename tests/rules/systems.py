@@ -115,7 +115,8 @@ def _add_lanes(rnd: Random, state: State) -> None:
             continue
         kinds.add(kind)
         state.lanes[id] = lane
-        state.calls += [random_call(rnd, lane, n) for n in range(rnd.randint(0, 7))]
+        for n in range(rnd.randint(0, 7)):
+            state.calls.append(random_call(rnd, state, lane, n))
 
 
 def _add_workers(rnd: Random, state: State) -> None:
@@ -148,13 +149,14 @@ def _apart(state: State, ids: list[int]) -> list[int]:
     ]
 
 
-def random_call(rnd: Random, lane: Lane, n: int) -> Call:
-    """Make a call of a lane."""
+def random_call(rnd: Random, state: State, lane: Lane, n: int) -> Call:
+    """Make the next call of a lane, some positions after the last one."""
     pick = rnd.choice
     costs = [pick([1, 1, 2, 3, None, 6]) for _ in range(len(lane.key_ids) + pick([0, 1]))]
     return Call(
         id=UUID(int=1000 * lane.id + n),
         lane=lane.id,
+        position=max((call.position for call in state.calls), default=0) + pick([1, 1, 30, 70]),
         task=pick(["t"] * 12 + ["new"]),
         key_costs=None if rnd.random() < 0.6 else costs,
         is_revoked=rnd.random() < 0.03,
@@ -218,7 +220,8 @@ def _load_workers(db: psycopg.Connection, state: State) -> None:
 def add_call(db: psycopg.Connection, state: State, call: Call) -> None:
     """Write a call."""
     lane = state.lanes[call.lane]
-    columns = {"id": call.id, "lane_id": lane.id, "queue": lane.queue, "priority": lane.priority, "task": call.task}
+    columns = {"id": call.id, "position": call.position, "lane_id": lane.id, "queue": lane.queue, "task": call.task}
+    columns |= {"priority": lane.priority}
     columns |= {"on_limit": lane.on_limit, "key_costs": call.key_costs, "state": call.state, "attempt": call.attempt}
     columns |= {"is_revoked": call.is_revoked, "expires_at": time(call.expires_at), "returns": call.returns}
     empty = {"args": Jsonb([]), "kwargs": Jsonb({}), "meta": Jsonb({}), "costs": Jsonb({}), "errors": Jsonb([])}
@@ -228,6 +231,7 @@ def add_call(db: psycopg.Connection, state: State, call: Call) -> None:
 def add_note(db: psycopg.Connection, note: Note) -> None:
     """Write a note."""
     columns = {"at": time(note.at), "lane_id": note.lane, "key_id": note.key, "is_forced": note.is_forced}
+    columns["position"] = note.position
     _insert(db, "note", columns)
 
 
@@ -257,7 +261,9 @@ def held_in_memory(state: State) -> dict[str, Any]:
         },
         "slots": Counter(state.slots),
         "starts": Counter((key, start) for key, starts in state.starts.items() for start in starts),
-        "lanes": {lane.id: (lane.place, lane.served_at, lane.kept_until) for lane in state.lanes.values()},
+        "lanes": {
+            lane.id: (lane.place, lane.served_at, lane.kept_until, lane.waits_from) for lane in state.lanes.values()
+        },
         "notes": Counter(state.notes),
         "feeds": {id: (feed.worker, feed.queues, feed.idle_at) for id, feed in state.feeds.items()},
     }
@@ -295,15 +301,15 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
             for row in rows("SELECT key_id, at, total, cost, last_cost FROM dispatcher_start")
         ),
         "lanes": {
-            row[0]: (row[1], back(row[2]), float("inf") if row[3] else back(row[4]))
+            row[0]: (row[1], back(row[2]), float("inf") if row[3] else back(row[4]), row[5])
             for row in rows(
                 "SELECT lane_id, place, served_at, COALESCE(kept_until = 'infinity', false),"
-                " NULLIF(kept_until, 'infinity') FROM dispatcher_lanesite"
+                " NULLIF(kept_until, 'infinity'), waits_from FROM dispatcher_lanesite"
             )
         },
         "notes": Counter(
             Note(back(row[0]) or 0, *row[1:])
-            for row in rows("SELECT at, lane_id, key_id, is_forced FROM dispatcher_note")
+            for row in rows("SELECT at, lane_id, key_id, is_forced, position FROM dispatcher_note")
         ),
         "feeds": {
             row[0]: (*row[1:3], back(row[3]))
@@ -314,7 +320,8 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
 
 def tuning_row(tuning: Tuning) -> tuple[str, list[Any]]:
     """Return the text of a tuning, and its values."""
-    durations = ["horizon", "lead", "slack", "margin", "ramp", "later", "keep", "silence", "lease", "dispatch_lease"]
+    durations = ["horizon", "lead", "slack", "margin", "ramp", "later", "keep", "silence", "notes", "lease"]
+    durations.append("dispatch_lease")
     values = [span(getattr(tuning, name)) for name in durations] + [
         tuning.ahead,
         tuning.needs_worker,
@@ -337,6 +344,12 @@ def call_claim(db: psycopg.Connection, claim: Claim) -> Any:
 
 def call_take(db: psycopg.Connection, trip: Trip) -> list[Any]:
     """Make the trip in the database, and return its rows."""
+    with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
+        return cursor.execute(*take_statement(db, trip)).fetchall()
+
+
+def take_statement(db: psycopg.Connection, trip: Trip) -> tuple[str, list[Any]]:
+    """Return the text of the trip in the database, and its values."""
     holders: dict[Any, Any] = {}
     if trip.ends:
         found = db.execute(
@@ -367,6 +380,5 @@ def call_take(db: psycopg.Connection, trip: Trip) -> list[Any]:
     )
     given = [trip.worker, trip.queues, trip.tasks, trip.room, trip.becomes, trip.publish]
     given += [trip.process, trip.is_marked, trip.may_rest, trip.keys]
-    with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
-        weights = [trip.due, trip.stride, trip.is_strict]
-        return cursor.execute(statement, [*given, *arrays, *weights, *values, time(trip.now)]).fetchall()
+    weights = [trip.due, trip.stride, trip.is_strict]
+    return statement, [*given, *arrays, *weights, *values, time(trip.now)]

@@ -13,8 +13,9 @@ from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dispatcher.sql.functions import installed_name
 from tests.rules import checker, reference
-from tests.rules.reference import MILLISECOND, SECOND, Claim, End, Note, Trip, Tuning
+from tests.rules.reference import LOWEST, MILLISECOND, SECOND, Claim, End, Note, Trip, Tuning
 from tests.rules.systems import (
     BEGIN,
     PROCESSES,
@@ -61,13 +62,15 @@ class Comparison:
         self.tuning = random_tuning(rnd)
         self.now = BEGIN
         self.started = 0
+        self._events = [self._send, self._move_up, self._become_idle, self._claim, self._retry, self._cancel]
+        self._events += [self._change_limits, self._hint_slots]
         load(db, self.state)
 
     def run(self) -> int:
         """Make trips in both; return how many calls have started."""
         for _ in range(TRIPS):
             self.now += self.rnd.choice(STEPS)
-            for event in (self._send, self._become_idle, self._claim, self._retry, self._cancel, self._change_limits):
+            for event in self._events:
                 if self.rnd.random() < 0.25:
                     event()
             self.take(random_trip(self.rnd, self.state, self.now, self.tuning))
@@ -110,7 +113,7 @@ class Comparison:
         stopped |= {g.id for id in stopped for g in self.state.groups(self.state.keys[id])}
         stopped |= {m.id for id in stopped for m in self.state.members(self.state.keys[id])}
         lanes = [lane for lane in self.state.lanes.values() if not stopped & {*reference.all_keys(self.state, lane)}]
-        self.tuning = replace(self.tuning, any_delivery=True)
+        self.tuning = replace(self.tuning, any_delivery=True, notes=None)
         for lane in lanes:  # That a queue is another's to deliver is a change that is noted.
             if checker.is_per_worker(self.state, lane.place, self.now):
                 self._note(lane.id, is_forced=True)
@@ -132,8 +135,10 @@ class Comparison:
 
     # What happens between trips.
 
-    def _note(self, lane: int | None, key: int | None = None, *, is_forced: bool = False) -> None:
-        note = Note(self.now, lane, key, is_forced)
+    def _note(
+        self, lane: int | None, key: int | None = None, *, is_forced: bool = False, position: int = LOWEST
+    ) -> None:
+        note = Note(self.now, lane, key, is_forced, position)
         self.state.notes.append(note)
         add_note(self.db, note)
 
@@ -141,10 +146,25 @@ class Comparison:
         if not self.state.lanes:
             return
         lane = self.rnd.choice([*self.state.lanes.values()])
-        call = random_call(self.rnd, lane, len(self.state.calls) + 100)
+        call = random_call(self.rnd, self.state, lane, len(self.state.calls) + 100)
         self.state.calls.append(call)
         add_call(self.db, self.state, call)
-        self._note(lane.id)
+        self._note(lane.id, position=call.position)
+
+    def _move_up(self) -> None:
+        """Move a call in front of all, or between two others, as who lets it run now and as who commits late."""
+        if not (waiting := [call for call in self.state.calls if call.waits]):
+            return
+        call = self.rnd.choice(waiting)
+        lowest = min(call.position for call in self.state.calls)
+        taken = {other.position for other in self.state.calls}
+        between = sorted({*range(lowest, call.position)} - taken)
+        call.position = self.rnd.choice([min(lowest, 0) - 1, *self.rnd.sample(between, min(1, len(between)))])
+        self.db.execute("UPDATE dispatcher_callqueue SET position = %s WHERE id = %s", [call.position, call.id])
+        self._note(call.lane, is_forced=True, position=self.rnd.choice([call.position, LOWEST]))
+
+    def _hint_slots(self) -> None:
+        self.db.execute(f"SELECT {installed_name('hint_slots')}(%s)", [[*self.state.keys]])
 
     def _become_idle(self) -> None:
         for id, feed in self.state.feeds.items():
@@ -178,14 +198,14 @@ class Comparison:
             if call.state in ("retryable", "scheduled") and (call.scheduled_at or 0) <= self.now:
                 call.state = "available"
                 self.db.execute("UPDATE dispatcher_callqueue SET state = 'available' WHERE id = %s", [call.id])
-                self._note(call.lane, is_forced=True)  # it is the first of its lane again
+                self._note(call.lane, is_forced=True, position=call.position)  # maybe the first of its lane again
 
     def _cancel(self) -> None:
         waiting = [call for call in self.state.calls if call.waits]
         for call in waiting[:1]:
             call.state = "cancelled"
             self.db.execute("UPDATE dispatcher_callqueue SET state = 'cancelled' WHERE id = %s", [call.id])
-            self._note(call.lane, is_forced=True)
+            self._note(call.lane, is_forced=True, position=call.position)
 
     def _change_limits(self) -> None:
         if not self.state.keys:
@@ -216,6 +236,7 @@ def random_tuning(rnd: Random) -> Tuning:
         margin=margin,
         keep=rnd.choice([20 * MILLISECOND, 500 * MILLISECOND]),
         silence=rnd.choice([SECOND, 60 * SECOND]),
+        notes=rnd.choice([None, None, 50 * MILLISECOND, 2 * SECOND]),
         ahead=rnd.choice([2, 5, 10_000]),
         needs_worker=rnd.random() < 0.3,
         any_delivery=rnd.random() < 0.5,

@@ -46,8 +46,13 @@ class Process:
     def _loop(self, place: Any) -> None:
         place.enter(self.trips.session.process)
         try:
-            while runs := self.trips.next(Waiter(place=place, room=1)):
-                for run in runs:
+            goes_on = True
+            while goes_on:
+                waiter = Waiter(place=place, room=1)
+                goes_on = self.trips.next(waiter)
+                for each in waiter.reports:
+                    each()
+                for run in waiter.runs:
                     self._run(run)
         finally:
             connections.close_all()
@@ -75,7 +80,7 @@ class Process:
         for thread in self._threads:
             thread.join(DEADLINE)
             assert not thread.is_alive()
-        self.trips.finish(self.places[0])
+        self.trips.finish(Waiter(place=self.places[0], room=0))
         self.shared.close()
 
 

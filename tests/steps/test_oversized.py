@@ -20,7 +20,7 @@ pytestmark = [committed, pytest.mark.pooler]
 
 
 def send(*costs: int, **fields: Any) -> list[CallQueue]:
-    """Send calls under the key `api` together, so that a pass is what admits them."""
+    """Send calls under the key `api` together, so that a trip is what dispatches them."""
     return CallQueue.objects.send_many([Call(task="noop", keys={"api": cost}, **fields) for cost in costs])
 
 

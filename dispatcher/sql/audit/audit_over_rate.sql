@@ -36,7 +36,7 @@ WITH {{clock}}, moment AS MATERIALIZED (
      ORDER BY limited.id, limited.reserved + earlier.cost DESC
 )
 SELECT 'key ' || name AS what, id::text AS target, '' AS version,
-       json_build_object('spent', cost, 'rate_limit', rate_limit, 'rate_period', rate_period, 'admitted_at', at,
+       json_build_object('spent', cost, 'rate_limit', rate_limit, 'rate_period', rate_period, 'started_at', at,
                          'limited_at', since) AS facts,
        count(*) OVER () AS total
   FROM spent

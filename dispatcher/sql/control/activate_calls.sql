@@ -9,6 +9,6 @@ WITH moved AS (
              ORDER BY id
                FOR NO KEY UPDATE) AS locked
      WHERE call.id = locked.id AND call.state = 'pending'
-    RETURNING call.id, call.lane_id
+    RETURNING call.id, call.lane_id, call.state, call.position
 ), {{lanes_noted(moved, true)}}
-SELECT id, lane_id FROM moved
+SELECT id, lane_id, state FROM moved ORDER BY position, id

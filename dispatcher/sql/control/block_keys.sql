@@ -5,7 +5,9 @@ WITH blocked AS (
        SET blocked_until = GREATEST(key.blocked_until, {{now}} + %(wait)s::interval)
       FROM (SELECT id
               FROM dispatcher_ratelimitkey
-             WHERE id = ANY (%(keys)s::bigint[]) OR name = ANY (%(names)s::text[])
+             -- An array: OR would read all keys.
+             WHERE id = ANY (ARRAY(SELECT named.id FROM dispatcher_ratelimitkey AS named
+                                    WHERE named.name = ANY (%(names)s::text[])) || %(keys)s::bigint[])
              ORDER BY id
                FOR NO KEY UPDATE) AS locked
      WHERE key.id = locked.id

@@ -9,6 +9,6 @@ WITH ended AS (
      WHERE call.id = ANY (%(calls)s::uuid[])
        AND call.state IN ('scheduled', 'pending', 'available', 'dispatched', 'retryable')
        AND (call.is_revoked OR NOT %(only_revoked)s::bool)
-    RETURNING call.id, call.lane_id
+    RETURNING call.id, call.lane_id, call.position
 ), {{slots_freed(ended)}}, {{lanes_noted(ended, true)}}
 SELECT id FROM ended ORDER BY id

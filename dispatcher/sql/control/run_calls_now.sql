@@ -19,6 +19,6 @@ WITH moved AS (
                      ORDER BY id
                        FOR NO KEY UPDATE) AS mine) AS locked
      WHERE call.id = locked.id AND call.state IN ('scheduled', 'pending', 'available', 'retryable')
-    RETURNING call.id, call.lane_id
+    RETURNING call.id, call.lane_id, call.state, call.position
 ), {{lanes_noted(moved, true)}}
-SELECT id, lane_id FROM moved
+SELECT id, lane_id, state FROM moved ORDER BY position, id

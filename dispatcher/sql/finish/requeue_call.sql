@@ -48,9 +48,9 @@ WITH {{clock}}, mine AS MATERIALIZED (
                           THEN LEAST(call.returns + 1, 32767) ELSE call.returns END
       FROM clock, waits
      WHERE call.id = waits.id AND call.ticket = %(ticket)s::uuid AND call.state IN ('dispatched', 'active')
-    RETURNING call.id, call.lane_id, call.state, call.queue, call.task
+    RETURNING call.id, call.lane_id, call.position, call.state, call.queue, call.task
 ), waiting AS (
-    SELECT returned.lane_id FROM returned WHERE returned.state = 'available'
+    SELECT returned.lane_id, returned.position FROM returned WHERE returned.state = 'available'
 ), {{slots_freed(returned)}}, {{lanes_noted(waiting, true)}}
 SELECT returned.state, returned.queue, returned.task, waits.is_known
   FROM returned

@@ -1,5 +1,5 @@
--- costs_of_keys(costs, keys): the cost of each of these keys, in their order; one that the JSON `costs` does not name
--- costs 1. NULL without keys.
-(SELECT array_agg(COALESCE(({{costs}} ->> key.name)::int, 1) ORDER BY spent.place)
-   FROM unnest({{keys}}) WITH ORDINALITY AS spent (id, place)
-   LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = spent.id)
+-- costs_of_keys(costs, keys): the cost of each of these keys, by name, in their order; one that the JSON `costs` does
+-- not name costs 1.
+ARRAY(SELECT COALESCE(({{costs}} ->> spent.name)::int, 1)
+        FROM unnest({{keys}}) WITH ORDINALITY AS spent (name, place)
+       ORDER BY spent.place)

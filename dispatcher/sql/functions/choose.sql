@@ -1,10 +1,12 @@
 -- choose: which calls of the lanes that were found start, what else becomes of calls, and where lanes go. Who goes
 -- first, and what stops a call, is decided here and nowhere else. Writes nothing but the idle marks of workers (see
 -- wake).
--- One call of each lane in turn: by priority, then the queue that is due by its weight, then the least recently served.
+-- One call of each lane in turn: by priority, then the queue that is due by its weight, then the lane for which room was
+-- kept, then the least recently served.
 -- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room
 -- is kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for
--- them for `keep`.
+-- them for `keep`. If none comes, the lane is ready for them, and until one looks at it no room is kept for others of
+-- the queue, which are ready in their turn: else each lane of a busy worker would close the key for `keep`.
 CREATE TYPE @start AS (
     call uuid,
     at timestamptz,
@@ -88,7 +90,10 @@ BEGIN
              lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n
         FROM unnest(p_found.lanes) AS lane
        CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
-       CROSS JOIN LATERAL (SELECT cardinality(array_positions(v_met, lane.id)) AS n) AS met
+       CROSS JOIN LATERAL (
+             SELECT cardinality(array_positions(v_met, lane.id)) AS n,
+                    CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until) THEN '-infinity' ELSE lane.served_at
+                    END AS at) AS met
        CROSS JOIN LATERAL (
              SELECT call.id, call.key_costs, row_number() OVER () AS turn,
                     CASE WHEN call.is_revoked THEN 'cancelled'
@@ -97,8 +102,8 @@ BEGIN
                     END AS fate
                FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
                        FROM dispatcher_callqueue AS call
-                      WHERE call.lane_id = lane.id AND call.state = 'available' AND call.oversized_key_id IS NULL
-                        AND call.id <> ALL (v_over)
+                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                        AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
                       ORDER BY call.position
                       LIMIT v_heads
                         FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
@@ -106,8 +111,8 @@ BEGIN
        ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
                   PARTITION BY lane.queue
-                      ORDER BY lane.priority DESC, head.turn + met.n, lane.served_at, lane.id) NULLS FIRST,
-                head.turn + met.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, lane.served_at, lane.id
+                      ORDER BY lane.priority DESC, head.turn + met.n, met.at, lane.id) NULLS FIRST,
+                head.turn + met.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.at, lane.id
     LOOP
       CONTINUE WHEN v_call.lane = ANY (v_done);
       -- Whether a limit per worker is the taker's own: else the broker chooses the worker.
@@ -240,13 +245,17 @@ BEGIN
           v_worker := @wake(v_call.queue, v_call.place, NULL, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
+                          WHEN v_call.kept_until = 'infinity' AND EXISTS (
+                                 SELECT FROM dispatcher_lanesite AS site
+                                  WHERE site.queue = v_call.queue AND site.kept_until <= v_now AND site.place = 0)
+                          THEN v_now
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
         IF v_opens IS NULL THEN                      -- passed over: it waits behind all others of the key for a round
           v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::@move;
           CONTINUE;
         ELSIF v_opens <= v_now THEN                  -- none has come: any worker of its queue finds it ready
-          v_moves := v_moves || (v_call.lane, 0, NULL, NULL, NULL)::@move;
+          v_moves := v_moves || (v_call.lane, 0, NULL, v_opens, NULL)::@move;
           CONTINUE;
         ELSE
           v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::@move;

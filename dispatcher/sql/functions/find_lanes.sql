@@ -15,7 +15,9 @@ CREATE TYPE @found AS (
     is_parked bool,           -- whether lanes are parked on keys that are locked
     turn_keys bigint[],       -- those of these keys that have room
     published text[],         -- queues whose calls may be published, and how many
-    publish_room int[]
+    publish_room int[],
+    queues text[],            -- those of lanes that notes have made ready
+    again_at timestamptz
 );
 CREATE FUNCTION @find_lanes(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
     p_tuning @tuning, p_now timestamptz) RETURNS @found LANGUAGE plpgsql AS $$
@@ -29,11 +31,18 @@ DECLARE
   v_ids bigint[] := '{}';
   v_keys @key_room[];
   v_lanes @lane[];
+  v_lane @lane;
   v_rows tid[];
+  v_noted record;
+  v_noted_rows tid[];                                -- lanes that slept, and are noted
+  v_from timestamptz := COALESCE(v_now - p_tuning.notes, '-infinity');
+  v_noted_queues text[] := '{}';
+  v_again_at timestamptz;
   v_turn_keys bigint[] := '{}';
   v_published text[] := '{}';
   v_publish_room int[] := '{}';
   v_has_limited bool;
+  v_has_kept bool;
   v_is_parked bool := false;
   v_other record;
   v_left int;
@@ -53,12 +62,23 @@ BEGIN
     v_queues := v_published;
   END IF;
 
+  IF (SELECT note.at FROM dispatcher_note AS note
+       WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL THEN
+    v_noted := @read_notes(v_from, v_now, v_queues, p_room);
+    v_open := v_open || v_noted.keys;
+    v_noted_rows := NULLIF(v_noted.rows, '{}');
+    v_noted_queues := v_noted.queues;
+    v_again_at := v_noted.again_at;
+  END IF;
+
   -- The lanes that are ready, locked in the ordered scan: who chooses first and locks then mostly finds them taken.
   -- Apart, those that only a worker with room of its own may serve.
   SELECT array_agg(front.row),
          (SELECT site.lane_id FROM dispatcher_lanesite AS site
-           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL
-    INTO v_rows, v_has_limited
+           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL,
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL LIMIT 1) IS NOT NULL
+    INTO v_rows, v_has_limited, v_has_kept
     FROM unnest(v_queues) AS mine (name)
    CROSS JOIN LATERAL (
          SELECT site.ctid AS row
@@ -67,47 +87,52 @@ BEGIN
           ORDER BY site.priority DESC, site.served_at, site.lane_id
           LIMIT p_room
             FOR NO KEY UPDATE SKIP LOCKED) AS front;
+  v_rows := v_noted_rows || v_rows;
   IF v_has_limited THEN v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now); END IF;
-  IF v_rows IS NULL AND v_queues <> '{}'
-     AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
-           WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-    BEGIN                                            -- others have locked all that is ready: wait for one
-      v_rows := ARRAY(SELECT site.ctid
-                        FROM dispatcher_lanesite AS site
-                       WHERE site.place = 0 AND site.queue = ANY (v_queues)
-                       ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
-                       LIMIT 1
-                         FOR NO KEY UPDATE);
-    EXCEPTION WHEN lock_not_available THEN
-      v_rows := NULL;
-    END;
+  IF v_rows IS NULL AND v_queues <> '{}' THEN
+    IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+         WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+      BEGIN                                          -- others have locked all that is ready: wait for one
+        v_rows := ARRAY(SELECT site.ctid
+                          FROM dispatcher_lanesite AS site
+                         WHERE site.place = 0 AND site.queue = ANY (v_queues)
+                         ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+                         LIMIT 1
+                           FOR NO KEY UPDATE);
+      EXCEPTION WHEN lock_not_available THEN
+        v_rows := NULL;
+      END;
+    END IF;
   END IF;
   v_now := COALESCE(p_now, clock_timestamp());        -- who has waited for a lane starts after who had it
   IF v_rows IS NOT NULL THEN v_lanes := @lanes_at(v_rows, 'mine'); END IF;
-  -- Room may be kept for a lane of these queues: it is first on that key. Its place is looked at apart: a plan that was
-  -- made while there were few lanes would read all that are parked.
-  SELECT v_open || ARRAY(SELECT kept.place
-                           FROM (SELECT site.place FROM dispatcher_lanesite AS site
-                                  WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL OFFSET 0) AS kept
-                          WHERE kept.place > 0),
-         array_agg(spent.id)
-    INTO v_open, v_want
-    FROM unnest(v_lanes) AS lane
-   CROSS JOIN LATERAL unnest(lane.key_ids) AS spent (id);
-  v_want := v_open || v_want;
+  IF v_has_kept THEN
+    -- Room may be kept for a lane of these queues: it is first on that key. Its place is looked at apart: a plan that
+    -- was made while there were few lanes would read all that are parked.
+    v_open := v_open || ARRAY(SELECT kept.place
+                                FROM (SELECT site.place FROM dispatcher_lanesite AS site
+                                       WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL
+                                      OFFSET 0) AS kept
+                               WHERE kept.place > 0);
+  END IF;
+  v_want := v_open;
+  FOREACH v_lane IN ARRAY COALESCE(v_lanes, '{}') LOOP
+    v_want := v_want || v_lane.key_ids;
+  END LOOP;
 
   FOR v_round IN 1 .. 2 LOOP
     EXIT WHEN v_want = '{}';
     v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
-    IF v_locked.busy <> '{}'
-       AND NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
-      BEGIN                                          -- locked keys stop every lane: wait for them
-        PERFORM FROM dispatcher_ratelimitkey AS key
-          WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
-        v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
-      EXCEPTION WHEN lock_not_available THEN
-        NULL;
-      END;
+    IF v_locked.busy <> '{}' THEN
+      IF NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
+        BEGIN                                        -- locked keys stop every lane: wait for them
+          PERFORM FROM dispatcher_ratelimitkey AS key
+            WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
+          v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+        EXCEPTION WHEN lock_not_available THEN
+          NULL;
+        END;
+      END IF;
     END IF;
     v_now := COALESCE(p_now, clock_timestamp());
     v_keys := v_keys || v_locked.keys;
@@ -165,5 +190,5 @@ BEGIN
                      WHERE spent.id <> ALL (v_ids || v_busy));
   END LOOP;
   RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
-          v_publish_room);
+          v_publish_room, v_noted_queues, v_again_at);
 END $$;

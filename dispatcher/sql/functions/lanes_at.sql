@@ -11,6 +11,7 @@ CREATE TYPE @lane AS (
     place bigint,
     served_at timestamptz,
     kept_until timestamptz,
+    waits_from bigint,        -- no call of it waits before this position, but for those of notes that are not read
     taker text                -- who may take its calls: mine, published (by anyone) or others
 );
 CREATE FUNCTION @lanes_at(p_rows tid[], p_taker text) RETURNS @lane[] LANGUAGE plpgsql STABLE AS $$
@@ -18,8 +19,8 @@ BEGIN
   RETURN (
     SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
                       array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until,
-                      p_taker)::@lane)
-      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.kept_until
+                      site.waits_from, p_taker)::@lane)
+      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.kept_until, site.waits_from
               FROM dispatcher_lanesite AS site
              WHERE site.ctid = ANY (p_rows) OFFSET 0) AS site
      CROSS JOIN LATERAL (

@@ -12,21 +12,17 @@ DECLARE
   v_group @group_room;
   k int;
 BEGIN
-  WITH mine AS (
-    SELECT key.id, key.name, key.is_group
+  ids := ARRAY(SELECT key.id
+                 FROM dispatcher_ratelimitkey AS key
+                WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
+                ORDER BY key.id
+                  FOR NO KEY UPDATE SKIP LOCKED);
+  IF (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL THEN
+    SELECT array_agg(DISTINCT joined.id), array_agg(key.id) FILTER (WHERE NOT key.is_group) INTO groups, v_members
       FROM dispatcher_ratelimitkey AS key
-     WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
-     ORDER BY key.id
-       FOR NO KEY UPDATE SKIP LOCKED)
-  SELECT COALESCE(array_agg(DISTINCT mine.id), '{}'),
-         array_agg(DISTINCT joined.id) FILTER (WHERE joined.id IS NOT NULL),
-         array_agg(mine.id) FILTER (WHERE joined.id IS NOT NULL AND NOT mine.is_group)
-    INTO ids, groups, v_members
-    FROM mine
-    LEFT JOIN LATERAL unnest(CASE WHEN mine.is_group THEN ARRAY[mine.id]
-                                  WHEN (SELECT key.id FROM dispatcher_ratelimitkey AS key
-                                         WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
-                                  THEN @groups_of(mine.name) END) AS joined (id) ON true;
+     CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE @groups_of(key.name) END) AS joined (id)
+     WHERE key.id = ANY (ids);
+  END IF;
   groups := COALESCE(groups, '{}');
   IF groups <> '{}' THEN
     -- Ranked before they are locked, and counted again after it: a mistake costs a look.

@@ -45,10 +45,11 @@ BEGIN
     INTO ended, freed;
 
   IF 'available' = ANY (p_states) THEN
-    INSERT INTO dispatcher_note (at, lane_id, is_forced)
-    SELECT DISTINCT p_now, call.lane_id, true
+    INSERT INTO dispatcher_note (at, lane_id, is_forced, position)
+    SELECT p_now, call.lane_id, true, min(call.position)
       FROM dispatcher_callqueue AS call
-     WHERE call.id = ANY (ended) AND call.state = 'available';
+     WHERE call.id = ANY (ended) AND call.state = 'available'
+     GROUP BY call.lane_id;
   END IF;
   IF cardinality(ended) < cardinality(p_calls) THEN
     locked := ARRAY(SELECT call.id

@@ -74,7 +74,7 @@ SELECT key.id,
               COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
               COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
          FROM dispatcher_slot AS slot
-        WHERE slot.key_id = key.id) AS slots
+        WHERE slot.key_id = key.id AND slot.id >= key.slots_from) AS slots
  CROSS JOIN LATERAL (
        SELECT (SELECT start
                  FROM dispatcher_start AS start

@@ -11,6 +11,13 @@
 -- p_pulled: calls are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by
 -- its weight, and by how much a start moves that; NULL: all take turns. p_is_strict: p_queues are served in their
 -- order.
+CREATE TYPE @site AS (
+    row tid,
+    place bigint,
+    served_at timestamptz,
+    kept_until timestamptz,
+    waits_from bigint
+);
 CREATE FUNCTION @take(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_process uuid, p_is_marked bool, p_may_rest bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
@@ -28,17 +35,16 @@ DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_open bigint[] := p_keys;
   v_ends record;
-  v_noted record;
   v_found @found;
   v_chosen @chosen;
   v_keys @key_room[] := '{}';                        -- those with lanes that stay parked
   v_key @key_room;
-  v_queues text[] := '{}';
+  v_queues text[];
+  v_sites @site[];
   v_freed record;
   v_is_ready bool;                                   -- lanes of this worker's queues are
 BEGIN
-  -- 1 Record the ends given. Look at the keys that they free, at what is noted, and where a lane of this worker is
-  -- first.
+  -- 1 Record the ends given. Look at the keys that they free.
   ended := '{}';
   locked := '{}';
   IF cardinality(p_calls) > 0 THEN
@@ -49,12 +55,6 @@ BEGIN
     freed := v_ends.freed;
     v_open := v_open || freed;
   END IF;
-  IF EXISTS (SELECT FROM dispatcher_note AS note WHERE note.at <= v_now) THEN
-    v_noted := @read_notes(v_now);
-    v_open := v_open || v_noted.keys;
-    v_queues := v_noted.queues;
-    again_at := v_noted.again_at;
-  END IF;
 
   -- 2 Lock the lanes that may be served, and their keys; count. 3 Choose.
   v_found := @find_lanes(p_worker, p_queues,
@@ -63,6 +63,8 @@ BEGIN
   v_chosen := @choose(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
+  v_queues := v_found.queues;
+  again_at := v_found.again_at;
 
   -- 4 Write: the calls, their slots and starts; what else became of calls; the lanes.
   IF v_chosen.starts <> '{}' THEN
@@ -100,6 +102,7 @@ BEGIN
       FROM started
      ORDER BY started.turn;
     IF v_chosen.counts THEN PERFORM @count_starts(v_chosen.counted || v_chosen.keys); END IF;
+    IF random() < 0.004 THEN PERFORM @hint_slots(v_found.ids); END IF;
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
@@ -113,20 +116,43 @@ BEGIN
     PERFORM @note_limits(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
   IF v_found.lanes <> '{}' THEN
-    UPDATE dispatcher_lanesite AS site
-       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until
-      FROM (SELECT lane.row,
-                   COALESCE(move.served_at, v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
-                            lane.served_at) AS served_at,
-                   move.kept_until,
-                   CASE WHEN move.lane IS NOT NULL THEN move.place
-                        ELSE (SELECT 0 FROM dispatcher_callqueue AS call
-                               WHERE call.lane_id = lane.id AND call.state = 'available'
-                                 AND call.oversized_key_id IS NULL LIMIT 1) END AS place
-              FROM unnest(v_found.lanes) AS lane
-              LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
-            OFFSET 0) AS settled
-     WHERE site.ctid = ANY (ARRAY(SELECT lane.row FROM unnest(v_found.lanes) AS lane)) AND site.ctid = settled.row;
+    -- A lane that is served alone keeps its turn, and is written now and then: an old snapshot keeps each version.
+    v_sites := ARRAY(
+      SELECT (lane.row, site.place, CASE WHEN site.turn IS NULL THEN COALESCE(site.served_at, lane.served_at)
+                                         ELSE v_now + site.turn * interval '1 microsecond' END,
+              site.kept_until, site.waits_from)::@site
+        FROM unnest(v_found.lanes) AS lane
+       CROSS JOIN LATERAL (
+             SELECT move.served_at, move.kept_until, turn.turn,
+                    CASE WHEN move.lane IS NOT NULL THEN move.place WHEN first.position IS NOT NULL THEN 0 END AS place,
+                    COALESCE(first.position,
+                             (SELECT max(call.position) + 1 FROM dispatcher_callqueue AS call
+                               WHERE turn.turn IS NOT NULL AND call.lane_id = lane.id
+                                 AND call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start))),
+                             lane.waits_from) AS waits_from
+               FROM (SELECT array_position(v_chosen.served, lane.id) AS turn) AS turn
+               LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
+               LEFT JOIN LATERAL (
+                    SELECT call.position
+                      FROM dispatcher_callqueue AS call
+                     WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                       AND call.state = 'available' AND call.oversized_key_id IS NULL
+                     ORDER BY call.position
+                     LIMIT 1) AS first ON true) AS site
+       WHERE site.place IS DISTINCT FROM lane.place OR site.kept_until IS DISTINCT FROM lane.kept_until
+          OR site.served_at IS NOT NULL OR site.waits_from >= lane.waits_from + 64
+          OR (site.turn IS NOT NULL
+              AND (lane.served_at < v_now - interval '1 minute' OR v_found.is_parked OR cardinality(v_found.lanes) > 1
+                   OR (SELECT other.lane_id FROM dispatcher_lanesite AS other
+                        WHERE other.place = 0 AND other.queue = ANY (p_queues) AND other.lane_id <> lane.id LIMIT 1)
+                      IS NOT NULL)));
+    IF v_sites <> '{}' THEN
+      UPDATE dispatcher_lanesite AS site
+         SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until,
+             waits_from = settled.waits_from
+        FROM unnest(v_sites) AS settled
+       WHERE site.ctid = ANY (ARRAY(SELECT settled.row FROM unnest(v_sites) AS settled)) AND site.ctid = settled.row;
+    END IF;
   END IF;
 
   -- 5 Leave nothing behind: what must be looked at later is noted; the room that is left goes to lanes parked on it.

@@ -7,6 +7,10 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_process uuid;
 BEGIN
+  IF NOT EXISTS (SELECT FROM dispatcher_feed AS idle
+                  WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues)) THEN
+    RETURN NULL;
+  END IF;
   UPDATE dispatcher_feed AS feed
      SET idle_at = NULL
    WHERE feed.id = (

@@ -26,7 +26,11 @@ WITH {{clock}}, known AS MATERIALIZED (
     UPDATE dispatcher_queue AS queue
        SET delivery = declared.delivery, is_undecided = false
       FROM unnest(%(queues)s::text[], %(deliveries)s::text[]) AS declared (name, delivery)
-     WHERE queue.name = declared.name AND queue.is_undecided
+     WHERE queue.name = declared.name
+       AND queue.name = ANY (ARRAY(SELECT open.name
+                                     FROM dispatcher_queue AS open
+                                    WHERE open.name = ANY (%(queues)s::text[]) AND open.is_undecided
+                                      FOR NO KEY UPDATE SKIP LOCKED))
     RETURNING queue.name
 ), mine AS MATERIALIZED (
     SELECT held.id

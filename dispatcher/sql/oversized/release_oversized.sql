@@ -52,7 +52,7 @@ WITH RECURSIVE {{clock}}, hop AS (
        SET oversized_key_id = NULL, oversized_cost = NULL
      -- An array: joined, the planner may read the whole table to find these.
      WHERE call.id = ANY (ARRAY(SELECT fitting.id FROM fitting)) AND call.oversized_key_id IS NOT NULL
-    RETURNING call.lane_id
+    RETURNING call.lane_id, call.position
 ), {{lanes_noted(released, true)}}
 SELECT (SELECT count(*) FROM released) AS calls,
        COALESCE((SELECT max(hop.key_id) FROM hop HAVING count(*) = %(most_keys)s::int), 0) AS last

@@ -4,12 +4,12 @@
 -- again.
 -- The lanes are locked as in send_calls. Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
-    SELECT kind.number, lane.id AS lane_id, lane.key_ids
+    SELECT kind.number, lane.id AS lane_id, named.keys
       FROM {{lane_kinds}}
      CROSS JOIN LATERAL (
            {{key_ids_of(kind.names)}}) AS named
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.key_ids
+           SELECT lane.id
              FROM dispatcher_lane AS lane
             WHERE lane.queue = kind.queue AND lane.priority = kind.priority AND lane.on_limit = kind.on_limit
               AND lane.key_ids = named.ids
@@ -26,12 +26,12 @@ WITH kind AS MATERIALIZED (
 ), placed AS (
     UPDATE dispatcher_callqueue AS call
        SET lane_id = kind.lane_id, placement = NULL,
-           key_costs = CASE WHEN call.costs <> '{}' THEN {{costs_of_keys(call.costs, kind.key_ids)}} END
+           key_costs = CASE WHEN call.costs <> '{}' THEN {{costs_of_keys(call.costs, kind.keys)}} END
       FROM mine
       JOIN kind ON kind.number = mine.kind
      WHERE call.id = mine.id AND {{is_unplaced(call)}}
     RETURNING call.id, call.lane_id, call.position, call.state
 ), moved AS (
-    SELECT placed.lane_id FROM placed WHERE placed.state = 'available'
+    SELECT placed.lane_id, placed.position FROM placed WHERE placed.state = 'available'
 ), {{lanes_noted(moved, true)}}
 SELECT id, lane_id, state FROM placed ORDER BY position, id

@@ -1,8 +1,9 @@
 -- unpublished_calls: calls that were dispatched some time ago and not published; none of the queues in `resting`,
 -- from which publishing backs off.
--- Their leases are renewed, unless they are longer: they waited for the broker, not for a worker. Relies on the
--- index call_unpublished, which holds what is published and unclaimed as well: with `published_at` in it, the note of a
--- publication would cost an entry in every index.
+-- Their leases are renewed, unless they are longer: they waited for the broker, not for a worker. A slot that another
+-- transaction has locked keeps its lease.
+-- Relies on the index call_unpublished, which holds what is published and unclaimed as well: with `published_at` in it,
+-- the note of a publication would cost an entry in every index.
 -- After a crash of the database the note that a call was published, or even claimed, may be missing: the
 -- worker that holds it sends a heartbeat, for which `after_restart` gives time.
 WITH forgotten AS MATERIALIZED (
@@ -16,11 +17,16 @@ WITH forgotten AS MATERIALIZED (
      ORDER BY call.dispatched_at, call.id
      LIMIT %(most)s::int
        FOR NO KEY UPDATE SKIP LOCKED
+), held AS MATERIALIZED (
+    SELECT slot.id
+      FROM dispatcher_slot AS slot
+     WHERE slot.call_id = ANY (ARRAY(SELECT forgotten.id FROM forgotten))
+       FOR NO KEY UPDATE SKIP LOCKED
 ), renewed AS (
     UPDATE dispatcher_slot AS slot
        SET lease_until = GREATEST(slot.lease_until, {{now}} + %(lease)s::interval)
-      FROM forgotten
-     WHERE slot.call_id = forgotten.id
+      FROM held
+     WHERE slot.id = held.id
 )
 SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt, chosen_keys
   FROM forgotten

@@ -19,6 +19,6 @@ WITH late AS MATERIALIZED (
                                       'attempt', call.attempt, 'occurred_at', {{now}})
      -- An array: joined, the planner may read the whole table to find these.
      WHERE call.id = ANY (ARRAY(SELECT late.id FROM late)) AND call.state = ANY (%(states)s::text[])
-    RETURNING call.lane_id
+    RETURNING call.lane_id, call.position
 ), {{lanes_noted(ended, true)}}
 SELECT count(*) AS calls FROM ended

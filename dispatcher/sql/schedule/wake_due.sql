@@ -18,6 +18,6 @@ WITH due AS MATERIALIZED (
        SET state = 'available'
      -- An array: joined, the planner may read the whole table to find these.
      WHERE call.id = ANY (ARRAY(SELECT due.id FROM due)) AND call.state = ANY (%(states)s::text[])
-    RETURNING call.lane_id
+    RETURNING call.lane_id, call.position
 ), {{lanes_noted(woken, true)}}
 SELECT count(*) AS calls FROM woken

@@ -22,6 +22,6 @@ WITH {{clock}}, known AS MATERIALIZED (
        SET state = 'available'
      -- An array: joined, the planner may read the whole table to find these.
      WHERE call.id = ANY (ARRAY(SELECT again.id FROM again)) AND call.state = 'scheduled'
-    RETURNING call.lane_id
+    RETURNING call.lane_id, call.position
 ), {{lanes_noted(woken, false)}}
 SELECT count(*) FROM woken

@@ -1,7 +1,13 @@
--- delete_feed: delete the marks of these processes, and those of workers that have stopped or are lost.
+-- delete_feed: delete the marks of these processes, and those of workers that have stopped or are lost. One that another
+-- transaction has locked is left to the next process that leaves.
 DELETE FROM dispatcher_feed AS feed
- WHERE feed.id = ANY (%(processes)s::uuid[])
-    OR (feed.worker_id IS NOT NULL
-        AND NOT EXISTS (SELECT
-                          FROM dispatcher_worker AS worker
-                         WHERE worker.id = feed.worker_id AND worker.stopped_at IS NULL AND worker.lost_at IS NULL))
+ WHERE feed.id = ANY (ARRAY(
+         SELECT gone.id
+           FROM dispatcher_feed AS gone
+          WHERE gone.id = ANY (%(processes)s::uuid[])
+             OR (gone.worker_id IS NOT NULL
+                 AND NOT EXISTS (SELECT
+                                   FROM dispatcher_worker AS worker
+                                  WHERE worker.id = gone.worker_id
+                                    AND worker.stopped_at IS NULL AND worker.lost_at IS NULL))
+            FOR UPDATE SKIP LOCKED))

@@ -34,7 +34,7 @@ WITH RECURSIVE hop AS (
      WHERE call.id = ANY (ARRAY(SELECT oldest.id FROM oldest))
        -- Selected, and not written plainly: a partial index of such calls must not look cheaper than the primary key.
        AND call.state = (SELECT 'available')
-    RETURNING call.id, call.lane_id
+    RETURNING call.id, call.lane_id, call.position
 ), {{lanes_noted(dropped, true)}}
 SELECT dropped.id
   FROM dropped

@@ -1,0 +1,110 @@
+"""Which statements of a feed, a tick, a claim, a fetch or a recovery may wait for the lock of a row, and how long."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dispatcher.sql import functions, statements
+
+NOT_THEIRS = {"admin", "audit", "control", "fragments", "lanes", "reports", "results", "retention", "send", "session"}
+"""The folders of what people and senders do, of reports, and of the cleanup at night; and of `place`, which bounds what
+it waits for (see own_transaction)."""
+NOT_THEIRS_EITHER = {
+    "limits/lock_key_named", "jobs/store_progress", "queues/drop_oldest", "workflows/mark_awaited",
+}  # fmt: skip
+"""What requests do that are no fetch."""
+BOUNDED = "lock_timeout = '20ms'"
+ENTRIES = {"take", "claim"}
+"""The functions that statements call; the others run inside of them."""
+OWN_ROW = "its own row, which no other writes for longer than a trip"
+OF_THE_TRIP = "rows that this transaction has locked or made"
+WAITS = {
+    ("recover/check_leases", "callqueue"): "no row: it waits for what stops heartbeats, too, and judges no lease then",
+    ("recover/check_leases", "slot"): "the same",
+    ("recover/check_leases", "worker"): "the same",
+    ("recover/check_leases", "leasecheck"): "the row of recovery alone",
+    ("finish/amend_call", "callqueue"): "a process waits for its own call: its end must not be lost",
+    ("finish/requeue_call", "callqueue"): "the same; recovery has locked the call before",
+    ("heartbeat/record_heartbeat", "worker"): OWN_ROW,
+    ("heartbeat/stop_worker", "worker"): OWN_ROW,
+    ("wake/mark_feed", "feed"): OWN_ROW,
+    ("wake/delete_feed", "feed"): OWN_ROW,
+    ("workers/delete_mark", "feed"): OWN_ROW,
+    ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
+    ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,
+    ("workflows/record_parts", "ojs_workflow"): "written by the look at workflows alone",
+    ("workflows/record_parts", "ojs_part"): OF_THE_TRIP,
+}
+"""The statements whose wait has no bound, by the table, and why that stops no other call."""
+
+_LOCK = re.compile(r"\bFOR (?:NO KEY )?(?:UPDATE|SHARE)(?: OF (\w+))?( SKIP LOCKED)?")
+_WRITE = re.compile(r"\b(?:(?<!DO )(?<!KEY )UPDATE|DELETE FROM) dispatcher_(\w+)")
+_UPSERT = re.compile(r"INSERT INTO dispatcher_(\w+)[^;]*?ON CONFLICT[^\n]*DO UPDATE")
+_FROM = re.compile(r"\b(?:FROM|JOIN) dispatcher_(\w+) AS (\w+)")
+
+
+def theirs() -> list[Path]:
+    found = [file for root in statements.roots() for file in root.glob("*/*.sql")]
+    return sorted(
+        file
+        for file in found
+        if file.parent.name not in NOT_THEIRS
+        and name_of(file) not in NOT_THEIRS_EITHER
+        and file.parent != functions.FOLDER
+    )
+
+
+def name_of(file: Path) -> str:
+    return f"{file.parent.name}/{file.stem}"
+
+
+def written(file: Path) -> str:
+    return re.sub(r"--.*$", "", file.read_text(), flags=re.MULTILINE)
+
+
+def select_of(text: str, end: int) -> str:
+    """Return the part of a text in front of a locking clause that belongs to the same parentheses."""
+    depth, start = 0, end
+    while start > 0 and depth >= 0:
+        start -= 1
+        depth += {")": 1, "(": -1}.get(text[start], 0)
+    return text[start:end]
+
+
+def waits(text: str) -> set[str]:
+    """Return the tables whose rows a text locks, where it does not skip those that others have locked."""
+    skipped, waited = set[str](), set[str]()
+    for lock in _LOCK.finditer(text):
+        tables = {alias: table for table, alias in _FROM.findall(select_of(text, lock.start()))}
+        named = {tables[lock[1]]} if lock[1] else set(tables.values())
+        (skipped if lock[2] else waited).update(named)
+    return waited | set(_WRITE.findall(text)) - skipped | set(_UPSERT.findall(text))
+
+
+def test_each_statement_that_may_wait_for_a_row_has_a_reason() -> None:
+    found = {(name_of(file), table) for file in theirs() for table in waits(written(file))}
+    assert found == set(WAITS)
+
+
+def test_a_function_waits_for_a_lock_for_20_ms_at_most() -> None:
+    files = {file.stem: written(file) for file in functions.FOLDER.glob("*.sql")}
+    called = {name for file in theirs() for name in re.findall(r"\{\{@(\w+)\}\}\(", written(file))}
+    assert called & {name for name, text in files.items() if waits(text)} == ENTRIES
+    for name in ENTRIES:
+        assert BOUNDED in files[name], name
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT id FROM dispatcher_note AS note FOR UPDATE SKIP LOCKED", set()),
+        ("SELECT id FROM dispatcher_note AS note FOR UPDATE", {"note"}),
+        ("UPDATE dispatcher_lane AS lane SET a = 1", {"lane"}),
+        ("DELETE FROM dispatcher_note AS n WHERE (SELECT FROM dispatcher_note AS m FOR UPDATE SKIP LOCKED)", set()),
+        ("DELETE FROM dispatcher_note AS n WHERE (SELECT FROM dispatcher_slot AS s FOR UPDATE SKIP LOCKED)", {"note"}),
+        ("INSERT INTO dispatcher_feed (a) SELECT 1 ON CONFLICT (a) DO UPDATE SET a = 2", {"feed"}),
+    ],
+)
+def test_a_wait_is_found(text: str, expected: set[str]) -> None:
+    assert waits(text) == expected

@@ -1,0 +1,117 @@
+"""While an old snapshot is held, what is gone is not cleaned up: a trip must not read it again and again."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+import pytest
+from django.db import connection
+
+from tests.rules.reference import MILLISECOND, SECOND, Call, End, Key, Lane, Limits, Note, State, Trip, Tuning
+from tests.rules.systems import WORKERS, add_call, add_note, call_take, load, take_statement
+
+TRIPS: Final = 3_000
+QUEUE: Final = "a"
+YOUNG: Final = Tuning(notes=SECOND)
+
+
+def _connect() -> psycopg.Connection:
+    return psycopg.connect(**connection.get_connection_params(), autocommit=True)
+
+
+class Trips:
+    """Trips of one worker, 10 ms apart: each ends a call of one lane and starts the next one."""
+
+    def __init__(self, db: psycopg.Connection, *, waiting: int, tuning: Tuning) -> None:
+        self.db, self.tuning, self.now, self.sent = db, tuning, 0, 0
+        self.ends: list[End] = []
+        self.state = State(deliveries={QUEUE: "direct"})
+        self.state.keys[1] = Key(id=1, name="k", limits=Limits(concurrency=9), override=Limits())
+        self.state.lanes[1] = Lane(id=1, queue=QUEUE, priority=0, on_limit="wait", key_ids=[1])
+        self.state.calls = [self._call() for _ in range(waiting)]
+        load(db, self.state)
+        db.execute("SELECT setseed(0)")  # by which hints are written
+
+    def _call(self) -> Call:
+        self.sent += 1
+        return Call(id=UUID(int=self.sent), lane=1, task="t", position=self.sent)
+
+    def send(self) -> None:
+        """Send a call, with the note for its lane."""
+        with self.db.transaction():
+            add_call(self.db, self.state, call := self._call())
+            add_note(self.db, Note(self.now, 1, None, position=call.position))
+
+    def _trip(self) -> Trip:
+        return Trip(
+            now=self.now, worker=WORKERS[0], queues=[QUEUE], tasks=None, room=1, ends=self.ends, tuning=self.tuning
+        )
+
+    def make(self) -> None:
+        """Make one."""
+        self.now += 10 * MILLISECOND
+        started, last = call_take(self.db, self._trip())
+        assert len(last.ended) == len(self.ends)
+        self.ends = [End(call=Call(id=started.id, lane=1, task="t"), state="completed")]
+
+    def buffers(self) -> int:
+        """Return how many buffers one reads and writes."""
+        with self.db.transaction(force_rollback=True):
+            self.now += 10 * MILLISECOND
+            text, values = take_statement(self.db, self._trip())
+            ((answer,),) = self.db.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {text}", values).fetchall()
+        plan = answer[0]["Plan"]
+        assert plan["Actual Rows"] == 2, "nothing starts"
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+def _growth(trips: Trips, *, is_sent: bool) -> tuple[int, int]:
+    """Return the buffers of a trip early on, and after many that a snapshot has seen none of."""
+
+    def make(times: int) -> int:
+        for _ in range(times):
+            if is_sent:
+                trips.send()
+            trips.make()
+        if is_sent:
+            trips.send()
+        return trips.buffers()
+
+    with _connect() as other, other.transaction():
+        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        other.execute("SELECT FROM dispatcher_lane")
+        before = make(20)
+        trips.make()
+        return before, make(TRIPS)
+
+
+@pytest.fixture
+def db(transactional_db: None) -> Iterator[psycopg.Connection]:
+    """Return a connection of its own that commits each statement."""
+    with _connect() as connected:
+        yield connected
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("is_sent", [False, True], ids=["a hot lane", "a lane that sleeps in between"])
+def test_a_trip_reads_no_more_after_many_under_a_snapshot(db: psycopg.Connection, *, is_sent: bool) -> None:
+    trips = Trips(db, waiting=0 if is_sent else TRIPS + 100, tuning=YOUNG)
+    before, after = _growth(trips, is_sent=is_sent)
+    assert after * 4 <= before * 5, (before, after)
+
+
+def test_a_lane_that_is_served_alone_is_hardly_written(db: psycopg.Connection) -> None:
+    """Whatever snapshot is held: a lane that sleeps is served from its note, and one that is ready as it is."""
+
+    def versions(trips: Trips, *, is_sent: bool) -> set[Any]:
+        seen = set()
+        for _ in range(60):
+            if is_sent:
+                trips.send()
+            trips.make()
+            seen |= {*db.execute("SELECT ctid FROM dispatcher_lanesite").fetchall()}
+        return seen
+
+    assert len(versions(Trips(db, waiting=100, tuning=YOUNG), is_sent=False)) <= 2
+    assert len(versions(Trips(db, waiting=0, tuning=YOUNG), is_sent=True)) <= 3
