@@ -64,10 +64,9 @@ def test_a_place_that_is_cleared_has_nothing(shared: Shared) -> None:
     place.hold([(uuid4(), uuid4())])
     place.add(ended(Ending(state=State.COMPLETED)))
     place.condemn()
-    place.count()
     place.clear()
     assert (place.process, place.pid, place.running, place.held, place.ends) == (None, 0, None, [], [])
-    assert (place.is_condemned, place.done, place.trips) == (False, 0, (0, False))
+    assert (place.is_condemned, place.trips) == (False, (0, False))
 
 
 def test_places_know_nothing_of_each_other(shared: Shared) -> None:
@@ -213,7 +212,7 @@ def test_all_loops_leave_when_the_main_process_closes_or_ends(shared: Shared) ->
     assert [shared.must_leave() for _ in range(3)] == [None] * 3
 
 
-def test_an_answer_that_was_lost_is_told_once_when_the_trip_has_ended(shared: Shared) -> None:
+def test_an_answer_that_was_lost_is_reported_once_when_the_trip_has_ended(shared: Shared) -> None:
     place = shared.place(0)
     place.enter(uuid4())
     place.end_trip(is_lost=True)
