@@ -1,5 +1,5 @@
--- delete_feed: delete the marks of these processes, and those of workers that have stopped or are lost. One that another
--- transaction has locked is left to the next process that leaves.
+-- delete_feed: delete the marks of these processes, and those of workers that have stopped or are lost. One that
+-- another transaction has locked is left to the next process that leaves.
 DELETE FROM dispatcher_feed AS feed
  WHERE feed.id = ANY (ARRAY(
          SELECT gone.id
