@@ -1,8 +1,8 @@
 -- choose: which calls of the lanes that were found start, what else becomes of calls, and where lanes go. Who goes
 -- first, and what stops a call, is decided here and nowhere else. Writes nothing but the idle marks of workers (see
 -- wake).
--- One call of each lane in turn: by priority, then the queue that is due by its weight, then the lane for which room was
--- kept, then the least recently served.
+-- One call of each lane in turn: by priority, then the queue that is due by its weight, then the lane for which room
+-- was kept, then the least recently served.
 -- A lane of another queue whose turn it is gets the room if a worker of that queue is idle: it is woken, and the room
 -- is kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for
 -- them for `keep`. If none comes, the lane is ready for them, and until one looks at it no room is kept for others of
