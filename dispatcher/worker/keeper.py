@@ -72,6 +72,8 @@ class Keeper:
         self.shared, self.options = shared, options
         self._seats: dict[int, Seat] = {}
         self._to_submit: list[Seat] = []
+        self._unsettled: dict[UUID, set[UUID]] = {}
+        """The tickets of each dead process until they are dealt with: nothing else may give their calls back."""
         self._lock = Lock()
         self._given_up: set[int] = set()
         """The places of loops that did not begin in time."""
@@ -420,6 +422,7 @@ class Keeper:
         if process is None:
             self._part(seat)
             return
+        self._unsettled[process] = {each[1] for each in held} | {each.ticket for each in unrecorded}
         self._forget(seat)
         error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
         if seat.reason is not None and running is not None and running.ticket == seat.reason[0]:
@@ -458,6 +461,7 @@ class Keeper:
         over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())
         direct.give_back([each for each in held if each[1] not in over])
         wake.delete([process])
+        self._unsettled.pop(process, None)
         self._give_back_lost()
 
     def _wait_for_session(self, process: UUID) -> None:
@@ -473,6 +477,8 @@ class Keeper:
         if known is None:
             heartbeat.in_background("give back what lost answers had started", self._give_back_lost)
             return
+        # After those that loops have: a process that dies meanwhile is among these by now.
+        known = known.union(*self._unsettled.copy().values())
         lost = [each for each in started if each[1] not in known]
         if lost:
             logger.warning("worker %s gives %d calls back: no process has them", self.options.hostname, len(lost))

@@ -7,16 +7,19 @@ from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from dispatcher import api, engine
 from dispatcher.audit import audit, repairs
 from dispatcher.audit.invariants import CHECKS
-from dispatcher.lifecycle import heartbeat, wake
-from dispatcher.models import CallQueue, LaneSite, LeaseCheck, Note, Queue, RateLimitKey, Slot, Start
+from dispatcher.lifecycle import heartbeat
+from dispatcher.lifecycle.take import Taker
+from dispatcher.models import CallQueue, Feed, LaneSite, LeaseCheck, Note, Queue, RateLimitKey, Slot, Start
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, erase, seen, states, waiting
+from tests.deliveries.direct import begin_process
 from tests.edges.auditing import HOUR, found, limited_long_ago, miscounted, names, over_concurrency, send, start
 
 pytestmark = [committed, pytest.mark.django]
@@ -259,9 +262,10 @@ def test_a_ready_lane_of_a_direct_queue_is_not_served_where_a_worker_is_idle() -
     Queue.objects.update_or_create(name="celery", defaults={"delivery": "direct"})
     heartbeat.record(HERE, [])
     unserved_ready()
-    wake.mark(HERE.id, ["celery"], is_idle=False)
+    taker = Taker(worker=HERE.id, process=uuid4(), queues=["celery"])
+    begin_process(taker)
     assert found() == []
-    wake.mark(HERE.id, ["celery"], is_idle=True)
+    Feed.objects.update(idle_at=Now())
     assert found() == ["unserved_ready"]
     assert found(repair=True) == [], "the worker is woken, and is no longer idle"
 

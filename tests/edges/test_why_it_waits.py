@@ -3,17 +3,20 @@
 import re
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from django.db.models.functions import Now
 from django.test import Client
 
 from dispatcher import api, reports
 from dispatcher.engine import dispenser
-from dispatcher.lifecycle import heartbeat, wake
+from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Taker, take
-from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
 from dispatcher.request import Call
 from tests.builders import HERE
+from tests.deliveries.direct import begin_process
 from tests.edges.pages import read
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
@@ -51,12 +54,17 @@ def fill() -> None:
     dispenser.dispense(most=1, trips=1)
 
 
+def be_idle() -> None:
+    begin_process(taker := Taker(worker=HERE.id, process=uuid4(), queues=["mail"]))
+    Feed.objects.filter(id=taker.process).update(idle_at=Now())
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda: None, "All worker processes of the queue mail are busy; 1 of its lane start before it."),
         (lambda: heartbeat.mark_stopped(HERE.id), "No live worker serves the queue mail: start one with -Q mail."),
-        (lambda: wake.mark(HERE.id, ["mail"], is_idle=True), "A free worker of the queue mail takes it next"),
+        (be_idle, "A free worker of the queue mail takes it next"),
         (lambda: deliver_by("http"), "It waits until a worker fetches it over HTTP"),
         (lambda: deliver_by("broker"), "The next tick serves its lane; 1 of its lane start before it."),
         (fill, "The queue mail has enough calls on the way to its workers; it is the first of its lane."),

@@ -37,7 +37,7 @@ pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 @pytest.fixture
 def reports(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[str]]]:
     """Return what the log has of warnings and errors; afterwards the functions are there."""
-    monkeypatch.setattr(faults, "_reported", set())
+    monkeypatch.setattr(faults, "_reported", {})
     with caplog.at_level(logging.WARNING, "dispatcher"):
         yield lambda: [
             each.getMessage()

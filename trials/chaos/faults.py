@@ -183,7 +183,7 @@ class Faults:
             time.sleep(LOOK_EVERY)
         if fault_points.disarm(fault_point):
             self.remarks.append(f"no process reached the fault_point of fault {fault.number}: struck from outside")
-            return self._signal(fault.target, how)
+            return self._child_killed(fault) if alone else self._signal(fault.target, how)
         return time.monotonic()
 
     def _thaw(self, fault: Fault) -> float:
