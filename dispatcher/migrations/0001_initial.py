@@ -1049,5 +1049,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("086f2eb2"),
+        InstallFunctions("67628d20"),
     ]
