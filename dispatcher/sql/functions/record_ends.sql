@@ -3,8 +3,8 @@
 -- Returns the ends that were recorded, those that another transaction keeps from being recorded (the caller brings
 -- these again), and the keys that are free again. The claim that ended it stays on the row, so that it recognizes its
 -- own end if the answer was lost. A call that waits again leaves a note, since it is the first of its lane.
--- Calls are found by their ids: COALESCE hides the state from the index of calls in flight, which a plan that was made
--- while there were few of them would read whole.
+-- Calls and slots are found by the ids given: a plan that was made while there were few in flight would read all of
+-- them, and all that are gone. So COALESCE hides the state from the index call_in_flight, and LIMIT prevents a join.
 CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
@@ -33,8 +33,8 @@ BEGIN
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
        AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
        AND (ending.claim IS NULL OR call.claim = ending.claim)
-       AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot WHERE slot.call_id = ending.id
-                                                            AND slot.id NOT IN (SELECT slots.id FROM slots))
+       AND (SELECT slot.id FROM dispatcher_slot AS slot
+             WHERE slot.call_id = ending.id AND slot.id NOT IN (SELECT slots.id FROM slots) LIMIT 1) IS NULL
     RETURNING call.id
   ), gone AS (
     DELETE FROM dispatcher_slot AS slot
