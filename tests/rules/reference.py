@@ -1011,18 +1011,18 @@ def _leave(
         note for note in chosen.notes if not any(each.key == note.key and each.at <= note.at for each in earlier)
     ]
     again_at = least(*(note.at for note in chosen.notes)) if trip.becomes == "active" else None
+    is_useful = chosen.left <= 0 or bool(chosen.starts or chosen.moves or chosen.fates)
     if any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values()):
         queues |= {*trip.queues}
         if chosen.left > 0:
-            did = chosen.starts or chosen.moves or chosen.fates
-            again_at = now if did else least(again_at, now + 20 * MILLISECOND)
+            again_at = now if is_useful else least(again_at, now + 20 * MILLISECOND)
     woken, publish = {each for each in chosen.wake if each is not None}, set()
     for queue in sorted(queues):
         if not state.front(READY, queue):
             continue
         if state.deliveries.get(queue, "broker") == "broker":
             publish.add(queue)
-        else:
+        elif is_useful or queue not in trip.queues:
             woken |= {wake(state, queue, None, trip, other_than=trip.process)} - {None}
     again_at = _rest(state, trip, chosen, again_at)
     return Answer(

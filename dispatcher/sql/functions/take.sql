@@ -43,6 +43,7 @@ DECLARE
   v_sites @site[];
   v_freed record;
   v_is_ready bool;                                   -- lanes of this worker's queues are
+  v_is_useful bool;                                  -- the trip did something, or had no room
 BEGIN
   -- 1 Record the ends given. Look at the keys that they free.
   ended := '{}';
@@ -195,9 +196,12 @@ BEGIN
                       CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
                       CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
   END IF;
+  v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_chosen.moves <> '{}'
+                 OR v_chosen.fates <> '{}';
   -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.
+  -- A trip that could have served them and did nothing found them locked: so would others, and wake it in turn.
   SELECT array_remove(v_chosen.wake || array_agg(
-           CASE WHEN queue.delivery <> 'broker'
+           CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues))
                      AND (SELECT feed.id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
                          IS NOT NULL
                 THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
@@ -212,8 +216,7 @@ BEGIN
                    WHERE site.place = 0 AND site.queue = mine.name
                    ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
   IF v_is_ready AND v_chosen.room_left > 0 THEN
-    again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
-                     THEN LEAST(again_at, v_now + interval '20 milliseconds') ELSE v_now END;
+    again_at := CASE WHEN v_is_useful THEN v_now ELSE LEAST(again_at, v_now + interval '20 milliseconds') END;
   END IF;
   -- Who has locked the mark is taking it: come again.
   IF v_chosen.starts = '{}' AND p_may_rest AND NOT p_is_marked AND COALESCE(again_at > v_now, true) THEN
