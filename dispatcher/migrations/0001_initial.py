@@ -1058,5 +1058,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("58fe20cb"),
+        InstallFunctions("b1e8fbb3"),
     ]

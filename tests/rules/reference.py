@@ -1020,9 +1020,10 @@ def _leave(
     for queue in sorted(queues):
         if not state.front(READY, queue):
             continue
-        if state.deliveries.get(queue, "broker") == "broker":
+        delivery = state.deliveries.get(queue, "broker")
+        if delivery == "broker":
             publish.add(queue)
-        elif is_useful or queue not in trip.queues:
+        elif is_useful or queue not in trip.queues or delivery != "direct" or trip.becomes != "active":
             woken |= {wake(state, queue, None, trip, other_than=trip.process)} - {None}
     again_at = _rest(state, trip, chosen, again_at)
     return Answer(

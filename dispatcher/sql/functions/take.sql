@@ -43,6 +43,7 @@ DECLARE
   v_sites @site[];
   v_freed record;
   v_is_ready bool;                                   -- lanes of this worker's queues are
+  v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
   v_is_useful bool;                                  -- the trip did something, or had no room
 BEGIN
   -- 1 Record the ends given. Look at the keys that they free.
@@ -58,9 +59,7 @@ BEGIN
   END IF;
 
   -- 2 Lock the lanes that may be served, and their keys; count. 3 Choose.
-  v_found := @find_lanes(p_worker, p_queues,
-    CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END,
-    p_room, p_publish, v_open, p_tuning, p_now);
+  v_found := @find_lanes(p_worker, p_queues, v_delivery, p_room, p_publish, v_open, p_tuning, p_now);
   v_chosen := @choose(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
@@ -201,7 +200,8 @@ BEGIN
   -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.
   -- A trip that could have served them and did nothing found them locked: so would others, and wake it in turn.
   SELECT array_remove(v_chosen.wake || array_agg(
-           CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues))
+           CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues)
+                                                   OR queue.delivery <> v_delivery)
                      AND (SELECT feed.id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
                          IS NOT NULL
                 THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),

@@ -1,11 +1,11 @@
--- The functions of version 58fe20cb, as a migration installs them. Written by `make functions`.
+-- The functions of version b1e8fbb3, as a migration installs them. Written by `make functions`.
 
-CREATE FUNCTION dispatcher_spacing_58fe20cb(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION dispatcher_spacing_b1e8fbb3(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
 SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_spacing_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_b1e8fbb3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_tuning_58fe20cb AS (
+CREATE TYPE dispatcher_tuning_b1e8fbb3 AS (
     horizon interval,
     lead interval,
     slack interval,
@@ -23,7 +23,7 @@ CREATE TYPE dispatcher_tuning_58fe20cb AS (
     keeps_events bool
 );
 
-CREATE TYPE dispatcher_lane_58fe20cb AS (
+CREATE TYPE dispatcher_lane_b1e8fbb3 AS (
     id bigint,
     row tid,
     queue text,
@@ -37,12 +37,12 @@ CREATE TYPE dispatcher_lane_58fe20cb AS (
     taker text
 );
 
-CREATE FUNCTION dispatcher_lanes_at_58fe20cb(p_rows tid[], p_taker text) RETURNS dispatcher_lane_58fe20cb[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_lanes_at_b1e8fbb3(p_rows tid[], p_taker text) RETURNS dispatcher_lane_b1e8fbb3[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
                       array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until,
-                      site.waits_from, p_taker)::dispatcher_lane_58fe20cb)
+                      site.waits_from, p_taker)::dispatcher_lane_b1e8fbb3)
       FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.kept_until, site.waits_from
               FROM dispatcher_lanesite AS site
              WHERE site.ctid = ANY (p_rows) OFFSET 0) AS site
@@ -55,9 +55,9 @@ BEGIN
              FROM dispatcher_ratelimitkey AS own
             WHERE own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids) LIMIT 1) AS own ON true);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_limited_rows_58fe20cb(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
+CREATE FUNCTION dispatcher_limited_rows_b1e8fbb3(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
 LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
@@ -89,9 +89,9 @@ BEGIN
     )
     SELECT array_agg(mine.row) FROM mine);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_read_notes_58fe20cb(p_from timestamptz, p_now timestamptz, p_queues text[], p_room int, OUT keys bigint[],
+CREATE FUNCTION dispatcher_read_notes_b1e8fbb3(p_from timestamptz, p_now timestamptz, p_queues text[], p_room int, OUT keys bigint[],
     OUT queues text[], OUT rows tid[], OUT again_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -156,9 +156,9 @@ BEGIN
      WHERE site.lane_id = ANY (v_lanes) AND site.lane_id = lane.id;
   END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_free_lanes_58fe20cb(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+CREATE FUNCTION dispatcher_free_lanes_b1e8fbb3(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 DECLARE
   v_count int;
@@ -190,9 +190,9 @@ BEGIN
               AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
                     WHERE site.place = p_key AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_groups_of_58fe20cb(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_groups_of_b1e8fbb3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT joined.id
@@ -201,9 +201,9 @@ BEGIN
                     AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
                                                    FROM generate_series(1, length(p_name)) AS place))));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_hint_slots_58fe20cb(p_keys bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_hint_slots_b1e8fbb3(p_keys bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE dispatcher_ratelimitkey AS key
      SET slots_from = COALESCE((SELECT slot.id
@@ -213,9 +213,9 @@ BEGIN
                                  LIMIT 1), key.slots_from)
    WHERE key.id = ANY (p_keys);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_hint_slots_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_hint_slots_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_members_of_58fe20cb(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_members_of_b1e8fbb3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT member.id
@@ -223,9 +223,9 @@ BEGIN
                   WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
                     AND NOT member.is_group));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_members_of_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_record_ends_58fe20cb(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+CREATE FUNCTION dispatcher_record_ends_b1e8fbb3(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -279,9 +279,9 @@ BEGIN
   END IF;
   locked := COALESCE(locked, '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_b1e8fbb3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_key_room_58fe20cb AS (
+CREATE TYPE dispatcher_key_room_b1e8fbb3 AS (
     id bigint,
     room bigint,
     own bigint,
@@ -306,8 +306,8 @@ CREATE TYPE dispatcher_key_room_58fe20cb AS (
     per_worker int
 );
 
-CREATE FUNCTION dispatcher_room_58fe20cb(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
-RETURNS SETOF dispatcher_key_room_58fe20cb LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_room_b1e8fbb3(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_b1e8fbb3 LANGUAGE sql STABLE AS $$
 SELECT key.id,
        GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
                         ELSE LEAST(force.concurrency - slots.held,
@@ -324,8 +324,8 @@ SELECT key.id,
              END)::bigint,
        CASE WHEN force.throttle_limit IS NOT NULL
             THEN GREATEST(p_now, (starts.last).at
-                                 + dispatcher_spacing_58fe20cb((starts.last).last_cost, force.throttle_limit, force.throttle_period))
-                 + dispatcher_spacing_58fe20cb(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+                                 + dispatcher_spacing_b1e8fbb3((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_b1e8fbb3(slots.unstarted, force.throttle_limit, force.throttle_period) END,
        force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
@@ -368,9 +368,9 @@ SELECT key.id,
        OFFSET 0) AS starts
  WHERE key.id = ANY (p_keys)
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_room_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_queue_room_58fe20cb(p_queue text, p_want int, p_tuning dispatcher_tuning_58fe20cb, p_now timestamptz) RETURNS int
+CREATE FUNCTION dispatcher_queue_room_b1e8fbb3(p_queue text, p_want int, p_tuning dispatcher_tuning_b1e8fbb3, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
   v_unclaimed int;
@@ -392,36 +392,36 @@ BEGIN
   END LOOP;
   RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_is_member_58fe20cb(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_is_member_b1e8fbb3(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT NOT p_is_group
            AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
                  WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
-           AND dispatcher_groups_of_58fe20cb(p_name) <> '{}');
+           AND dispatcher_groups_of_b1e8fbb3(p_name) <> '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_is_member_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_count_starts_58fe20cb(p_keys dispatcher_key_room_58fe20cb[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_count_starts_b1e8fbb3(p_keys dispatcher_key_room_b1e8fbb3[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)
   SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost
     FROM unnest(p_keys) AS key
    WHERE key.used > 0 AND key.is_counted;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_b1e8fbb3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_group_room_58fe20cb AS (id bigint, room bigint, fits bigint, best bigint[]);
+CREATE TYPE dispatcher_group_room_b1e8fbb3 AS (id bigint, room bigint, fits bigint, best bigint[]);
 
-CREATE FUNCTION dispatcher_lock_keys_58fe20cb(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_58fe20cb,
-    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_58fe20cb[], OUT groups bigint[], OUT busy bigint[])
+CREATE FUNCTION dispatcher_lock_keys_b1e8fbb3(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_b1e8fbb3,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_b1e8fbb3[], OUT groups bigint[], OUT busy bigint[])
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_groups dispatcher_group_room_58fe20cb[];
+  v_groups dispatcher_group_room_b1e8fbb3[];
   v_members bigint[];
-  v_group dispatcher_group_room_58fe20cb;
+  v_group dispatcher_group_room_b1e8fbb3;
   k int;
 BEGIN
   ids := ARRAY(SELECT key.id
@@ -432,12 +432,12 @@ BEGIN
   IF (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL THEN
     SELECT array_agg(DISTINCT joined.id), array_agg(key.id) FILTER (WHERE NOT key.is_group) INTO groups, v_members
       FROM dispatcher_ratelimitkey AS key
-     CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE dispatcher_groups_of_58fe20cb(key.name) END) AS joined (id)
+     CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE dispatcher_groups_of_b1e8fbb3(key.name) END) AS joined (id)
      WHERE key.id = ANY (ids);
   END IF;
   groups := COALESCE(groups, '{}');
   IF groups <> '{}' THEN
-    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_58fe20cb) INTO v_groups
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_b1e8fbb3) INTO v_groups
       FROM dispatcher_ratelimitkey AS key
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
@@ -445,7 +445,7 @@ BEGIN
                              member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
              FROM (SELECT member.id, member.room, member.fits, member.own, member.last_at,
                           member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
-                     FROM dispatcher_room_58fe20cb(dispatcher_members_of_58fe20cb(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                     FROM dispatcher_room_b1e8fbb3(dispatcher_members_of_b1e8fbb3(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
                   AS member) AS ranked
      WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
     WITH mine AS (
@@ -463,7 +463,7 @@ BEGIN
                    WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
   END IF;
   SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
-    FROM dispatcher_room_58fe20cb(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_b1e8fbb3(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
   FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
     v_members := v_members || v_group.best;
     k := array_position(ids, v_group.id);
@@ -476,9 +476,9 @@ BEGIN
     IF ids[k] = ANY (v_members) THEN keys[k].is_counted := true; END IF;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opening_58fe20cb(p_key dispatcher_key_room_58fe20cb, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+CREATE FUNCTION dispatcher_opening_b1e8fbb3(p_key dispatcher_key_room_b1e8fbb3, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_at timestamptz := p_now;
@@ -518,9 +518,9 @@ BEGIN
   v_at := GREATEST(v_at, p_key.next_at - p_horizon);
   RETURN NULLIF(v_at, p_now);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opening_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_58fe20cb(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+CREATE FUNCTION dispatcher_wake_b1e8fbb3(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_process uuid;
@@ -540,7 +540,7 @@ BEGIN
               AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
               AND COALESCE(worker.seen_at, idle.idle_at) > p_now - p_silence
               AND (p_key IS NULL
-                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_58fe20cb(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_b1e8fbb3(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
                                true))
             ORDER BY idle.idle_at, idle.id
             LIMIT 1
@@ -548,9 +548,9 @@ BEGIN
   RETURNING feed.id INTO v_process;
   RETURN v_process;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_claim_58fe20cb(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_58fe20cb,
+CREATE FUNCTION dispatcher_claim_b1e8fbb3(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_b1e8fbb3,
     p_now timestamptz)
 RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, queue text, is_paced bool, is_counted bool,
     at timestamptz)
@@ -559,7 +559,7 @@ SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_call record;
-  v_keys dispatcher_key_room_58fe20cb[];
+  v_keys dispatcher_key_room_b1e8fbb3[];
   v_ids bigint[];
   v_costs int[];
 BEGIN
@@ -577,7 +577,7 @@ BEGIN
       WHERE key.id = ANY (v_ids)
         AND (COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
                IS NOT NULL
-             OR dispatcher_is_member_58fe20cb(key.name, key.is_group))
+             OR dispatcher_is_member_b1e8fbb3(key.name, key.is_group))
       ORDER BY key.id
         FOR NO KEY UPDATE;
   EXCEPTION WHEN lock_not_available THEN
@@ -596,7 +596,7 @@ BEGIN
               WHEN v_call.expires_at <= at THEN 'expired'
               WHEN bool_or(key.closed_until IS NOT NULL OR key.concurrency = 0) THEN 'closed' END
     INTO v_keys, is_paced, is_counted, refused
-    FROM dispatcher_room_58fe20cb(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_b1e8fbb3(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
   IF v_call.state = 'active' THEN
     start_at := v_call.started_at;
     attempt := v_call.attempt;
@@ -607,7 +607,7 @@ BEGIN
   END IF;
   IF is_paced AND p_ahead IS NOT NULL THEN
     SELECT GREATEST(at + p_tuning.lead,
-                    max(key.last_at + dispatcher_spacing_58fe20cb(key.last_cost, key.throttle_limit, key.throttle_period)))
+                    max(key.last_at + dispatcher_spacing_b1e8fbb3(key.last_cost, key.throttle_limit, key.throttle_period)))
       INTO start_at
       FROM unnest(v_keys) AS key
      WHERE key.throttle_limit IS NOT NULL;
@@ -627,24 +627,24 @@ BEGIN
      SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
    WHERE slot.call_id = p_call;
   FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
-    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_58fe20cb(v_keys[i].name, v_keys[i].is_group);
+    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_b1e8fbb3(v_keys[i].name, v_keys[i].is_group);
     v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
     v_keys[i].last_cost := v_keys[i].used;
     v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);
   END LOOP;
-  PERFORM dispatcher_count_starts_58fe20cb(v_keys);
+  PERFORM dispatcher_count_starts_b1e8fbb3(v_keys);
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_claim_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_b1e8fbb3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_found_58fe20cb AS (
+CREATE TYPE dispatcher_found_b1e8fbb3 AS (
     now timestamptz,
     since timestamptz,
     open bigint[],
     busy bigint[],
     ids bigint[],
-    keys dispatcher_key_room_58fe20cb[],
-    lanes dispatcher_lane_58fe20cb[],
+    keys dispatcher_key_room_b1e8fbb3[],
+    lanes dispatcher_lane_b1e8fbb3[],
     is_parked bool,
     turn_keys bigint[],
     published text[],
@@ -653,8 +653,8 @@ CREATE TYPE dispatcher_found_58fe20cb AS (
     again_at timestamptz
 );
 
-CREATE FUNCTION dispatcher_find_lanes_58fe20cb(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
-    p_tuning dispatcher_tuning_58fe20cb, p_now timestamptz) RETURNS dispatcher_found_58fe20cb LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_find_lanes_b1e8fbb3(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_b1e8fbb3, p_now timestamptz) RETURNS dispatcher_found_b1e8fbb3 LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_since timestamptz := v_now;
@@ -663,9 +663,9 @@ DECLARE
   v_want bigint[];
   v_busy bigint[] := '{}';
   v_ids bigint[] := '{}';
-  v_keys dispatcher_key_room_58fe20cb[];
-  v_lanes dispatcher_lane_58fe20cb[];
-  v_lane dispatcher_lane_58fe20cb;
+  v_keys dispatcher_key_room_b1e8fbb3[];
+  v_lanes dispatcher_lane_b1e8fbb3[];
+  v_lane dispatcher_lane_b1e8fbb3;
   v_rows tid[];
   v_noted record;
   v_noted_rows tid[];
@@ -690,14 +690,14 @@ BEGIN
   END IF;
   IF p_delivery = 'broker' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
-      FROM (SELECT mine.name, dispatcher_queue_room_58fe20cb(mine.name, p_room, p_tuning, v_now) AS room
+      FROM (SELECT mine.name, dispatcher_queue_room_b1e8fbb3(mine.name, p_room, p_tuning, v_now) AS room
               FROM unnest(v_queues) AS mine (name)) AS queue
      WHERE queue.room > 0;
     v_queues := v_published;
   END IF;
   IF (SELECT note.at FROM dispatcher_note AS note
        WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL THEN
-    v_noted := dispatcher_read_notes_58fe20cb(v_from, v_now, v_queues, p_room);
+    v_noted := dispatcher_read_notes_b1e8fbb3(v_from, v_now, v_queues, p_room);
     v_open := v_open || v_noted.keys;
     v_noted_rows := NULLIF(v_noted.rows, '{}');
     v_noted_queues := v_noted.queues;
@@ -718,7 +718,7 @@ BEGIN
           LIMIT p_room
             FOR NO KEY UPDATE SKIP LOCKED) AS front;
   v_rows := v_noted_rows || v_rows;
-  IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_58fe20cb(p_worker, v_queues, p_room, v_now); END IF;
+  IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_b1e8fbb3(p_worker, v_queues, p_room, v_now); END IF;
   IF v_rows IS NULL AND v_queues <> '{}' THEN
     IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
          WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
@@ -735,7 +735,7 @@ BEGIN
     END IF;
   END IF;
   v_now := COALESCE(p_now, clock_timestamp());
-  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_58fe20cb(v_rows, 'mine'); END IF;
+  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_b1e8fbb3(v_rows, 'mine'); END IF;
   IF v_has_kept THEN
     v_open := v_open || ARRAY(SELECT kept.place
                                 FROM (SELECT site.place FROM dispatcher_lanesite AS site
@@ -749,13 +749,13 @@ BEGIN
   END LOOP;
   FOR v_round IN 1 .. 2 LOOP
     EXIT WHEN v_want = '{}';
-    v_locked := dispatcher_lock_keys_58fe20cb(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    v_locked := dispatcher_lock_keys_b1e8fbb3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
     IF v_locked.busy <> '{}' THEN
       IF NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
         BEGIN
           PERFORM FROM dispatcher_ratelimitkey AS key
             WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
-          v_locked := dispatcher_lock_keys_58fe20cb(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+          v_locked := dispatcher_lock_keys_b1e8fbb3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
         EXCEPTION WHEN lock_not_available THEN
           NULL;
         END;
@@ -799,7 +799,7 @@ BEGIN
       v_turn_keys := v_turn_keys || v_other.key_id;
       CONTINUE WHEN v_other.taker IS NULL;
       IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
-        v_left := dispatcher_queue_room_58fe20cb(v_other.queue, p_publish, p_tuning, v_now);
+        v_left := dispatcher_queue_room_b1e8fbb3(v_other.queue, p_publish, p_tuning, v_now);
         CONTINUE WHEN v_left = 0;
         v_published := v_published || v_other.queue;
         v_publish_room := v_publish_room || v_left;
@@ -810,7 +810,7 @@ BEGIN
                        ORDER BY site.priority DESC, site.served_at, site.lane_id
                        LIMIT v_other.most
                          FOR NO KEY UPDATE SKIP LOCKED);
-      v_lanes := v_lanes || dispatcher_lanes_at_58fe20cb(v_rows, v_other.taker);
+      v_lanes := v_lanes || dispatcher_lanes_at_b1e8fbb3(v_rows, v_other.taker);
     END LOOP;
     v_want := ARRAY(SELECT DISTINCT spent.id FROM unnest(v_lanes) AS lane, unnest(lane.key_ids) AS spent (id)
                      WHERE spent.id <> ALL (v_ids || v_busy));
@@ -818,25 +818,25 @@ BEGIN
   RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
           v_publish_room, v_noted_queues, v_again_at);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opens_at_58fe20cb(p_key dispatcher_key_room_58fe20cb, p_cost bigint, p_keys dispatcher_key_room_58fe20cb[], p_worker uuid, p_tuning dispatcher_tuning_58fe20cb,
+CREATE FUNCTION dispatcher_opens_at_b1e8fbb3(p_key dispatcher_key_room_b1e8fbb3, p_cost bigint, p_keys dispatcher_key_room_b1e8fbb3[], p_worker uuid, p_tuning dispatcher_tuning_b1e8fbb3,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_at timestamptz := dispatcher_opening_58fe20cb(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+  v_at timestamptz := dispatcher_opening_b1e8fbb3(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
 BEGIN
   IF v_at IS NULL AND p_key.is_group THEN
-    v_at := (SELECT min(dispatcher_opening_58fe20cb(COALESCE(mine, member), p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp,
+    v_at := (SELECT min(dispatcher_opening_b1e8fbb3(COALESCE(mine, member), p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp,
                                  p_now))
-               FROM dispatcher_room_58fe20cb(dispatcher_members_of_58fe20cb(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+               FROM dispatcher_room_b1e8fbb3(dispatcher_members_of_b1e8fbb3(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
                LEFT JOIN unnest(p_keys) AS mine ON mine.id = member.id
               WHERE member.fits >= p_cost);
   END IF;
   RETURN v_at;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_workers_58fe20cb(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
+CREATE FUNCTION dispatcher_wake_workers_b1e8fbb3(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
 RETURNS TABLE (queue text, is_published bool, worker_id uuid)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
 SET search_path FROM CURRENT AS $$
@@ -880,7 +880,7 @@ BEGIN
     is_published := COALESCE(v_delivery, 'broker') = 'broker' OR p_is_eager AND v_delivery = 'direct';
     worker_id := NULL;
     IF NOT is_published THEN
-      worker_id := dispatcher_wake_58fe20cb(queue, NULL, NULL, p_silence, clock_timestamp());
+      worker_id := dispatcher_wake_b1e8fbb3(queue, NULL, NULL, p_silence, clock_timestamp());
       IF worker_id IS NOT NULL THEN
         PERFORM set_config('synchronous_commit', 'off', true);
       END IF;
@@ -888,9 +888,9 @@ BEGIN
     RETURN NEXT;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_workers_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_workers_b1e8fbb3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_start_58fe20cb AS (
+CREATE TYPE dispatcher_start_b1e8fbb3 AS (
     call uuid,
     at timestamptz,
     state text,
@@ -900,49 +900,49 @@ CREATE TYPE dispatcher_start_58fe20cb AS (
     is_counted bool
 );
 
-CREATE TYPE dispatcher_fate_58fe20cb AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+CREATE TYPE dispatcher_fate_b1e8fbb3 AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
 
-CREATE TYPE dispatcher_move_58fe20cb AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
+CREATE TYPE dispatcher_move_b1e8fbb3 AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
 
-CREATE TYPE dispatcher_pending_58fe20cb AS (at timestamptz, lane_id bigint, key_id bigint);
+CREATE TYPE dispatcher_pending_b1e8fbb3 AS (at timestamptz, lane_id bigint, key_id bigint);
 
-CREATE TYPE dispatcher_chosen_58fe20cb AS (
-    starts dispatcher_start_58fe20cb[],
-    fates dispatcher_fate_58fe20cb[],
+CREATE TYPE dispatcher_chosen_b1e8fbb3 AS (
+    starts dispatcher_start_b1e8fbb3[],
+    fates dispatcher_fate_b1e8fbb3[],
     served bigint[],
-    moves dispatcher_move_58fe20cb[],
-    notes dispatcher_pending_58fe20cb[],
+    moves dispatcher_move_b1e8fbb3[],
+    notes dispatcher_pending_b1e8fbb3[],
     wake uuid[],
-    keys dispatcher_key_room_58fe20cb[],
+    keys dispatcher_key_room_b1e8fbb3[],
     counts bool,
-    counted dispatcher_key_room_58fe20cb[],
+    counted dispatcher_key_room_b1e8fbb3[],
     open bigint[],
     room_left int
 );
 
-CREATE FUNCTION dispatcher_choose_58fe20cb(p_found dispatcher_found_58fe20cb, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_58fe20cb) RETURNS dispatcher_chosen_58fe20cb LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_choose_b1e8fbb3(p_found dispatcher_found_b1e8fbb3, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_b1e8fbb3) RETURNS dispatcher_chosen_b1e8fbb3 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := p_found.now;
   v_until timestamptz := p_found.now + p_tuning.horizon;
   v_ids bigint[] := p_found.ids;
-  v_keys dispatcher_key_room_58fe20cb[] := p_found.keys;
+  v_keys dispatcher_key_room_b1e8fbb3[] := p_found.keys;
   v_publish int[] := p_found.publish_room;
   v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);
-  v_key dispatcher_key_room_58fe20cb;
-  v_counted dispatcher_key_room_58fe20cb[] := '{}';
+  v_key dispatcher_key_room_b1e8fbb3;
+  v_counted dispatcher_key_room_b1e8fbb3[] := '{}';
   v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
   v_heads int := p_room;
-  v_starts dispatcher_start_58fe20cb[] := '{}';
-  v_start dispatcher_start_58fe20cb;
+  v_starts dispatcher_start_b1e8fbb3[] := '{}';
+  v_start dispatcher_start_b1e8fbb3;
   v_counts bool := false;
-  v_fates dispatcher_fate_58fe20cb[] := '{}';
+  v_fates dispatcher_fate_b1e8fbb3[] := '{}';
   v_served bigint[] := '{}';
-  v_moves dispatcher_move_58fe20cb[] := '{}';
-  v_notes dispatcher_pending_58fe20cb[] := '{}';
+  v_moves dispatcher_move_b1e8fbb3[] := '{}';
+  v_notes dispatcher_pending_b1e8fbb3[] := '{}';
   v_wake uuid[] := '{}';
   v_open bigint[] := p_found.open;
   v_done bigint[] := '{}';
@@ -1067,14 +1067,14 @@ BEGIN
         IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
           v_key := v_keys[v_by];
           v_key.unstarted := v_key.unstarted + v_behind[v_by];
-          v_key.next_at := v_key.next_at + dispatcher_spacing_58fe20cb(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
-          v_opens := dispatcher_opens_at_58fe20cb(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+          v_key.next_at := v_key.next_at + dispatcher_spacing_b1e8fbb3(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := dispatcher_opens_at_b1e8fbb3(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
           v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
         v_fates := v_fates || (v_call.id,
           COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
                                      ELSE 'later' END),
-          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_58fe20cb;
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_b1e8fbb3;
         v_over := v_over || v_call.id;
         v_opens := NULL;
         CONTINUE WHEN cardinality(v_fates) > 50;
@@ -1089,20 +1089,20 @@ BEGIN
         v_done := v_done || v_call.lane;
         v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1
                                                  ELSE v_by_id END,
-                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::dispatcher_move_58fe20cb;
+                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::dispatcher_move_b1e8fbb3;
         CASE v_least
           WHEN 2 THEN
             v_keys[v_by].room := 0;
             v_open := v_open || v_by_id;
-            v_opens := dispatcher_opens_at_58fe20cb(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
-            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_58fe20cb; END IF;
+            v_opens := dispatcher_opens_at_b1e8fbb3(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_b1e8fbb3; END IF;
             v_opens := NULL;
           WHEN 3 THEN
-            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_58fe20cb;
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::dispatcher_pending_b1e8fbb3;
           ELSE
             IF v_is_own THEN
               v_keys[v_by].own := 0;
-              v_wake := v_wake || dispatcher_wake_58fe20cb(v_call.queue, v_by_id, NULL, p_tuning.silence, v_now);
+              v_wake := v_wake || dispatcher_wake_b1e8fbb3(v_call.queue, v_by_id, NULL, p_tuning.silence, v_now);
             END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL;
@@ -1111,7 +1111,7 @@ BEGIN
       ELSIF v_call.taker <> 'others' THEN
         v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen,
                     CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
-                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_58fe20cb;
+                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_b1e8fbb3;
         v_over := v_over || v_call.id;
         v_served := array_remove(v_served, v_call.lane) || v_call.lane;
         IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
@@ -1124,7 +1124,7 @@ BEGIN
         v_done := v_done || v_call.lane;
         v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
         IF v_opens IS NULL THEN
-          v_worker := dispatcher_wake_58fe20cb(v_call.queue, v_call.place, NULL, p_tuning.silence, v_now);
+          v_worker := dispatcher_wake_b1e8fbb3(v_call.queue, v_call.place, NULL, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
                           WHEN v_call.kept_until = 'infinity' AND EXISTS (
@@ -1134,23 +1134,23 @@ BEGIN
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
         IF v_opens IS NULL THEN
-          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::dispatcher_move_58fe20cb;
+          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::dispatcher_move_b1e8fbb3;
           CONTINUE;
         ELSIF v_opens <= v_now THEN
-          v_moves := v_moves || (v_call.lane, 0, NULL, v_opens, NULL)::dispatcher_move_58fe20cb;
+          v_moves := v_moves || (v_call.lane, 0, NULL, v_opens, NULL)::dispatcher_move_b1e8fbb3;
           CONTINUE;
         ELSE
-          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::dispatcher_move_58fe20cb;
+          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::dispatcher_move_b1e8fbb3;
         END IF;
       END IF;
       FOR i IN 1 .. cardinality(v_ks) LOOP
         k := v_ks[i];
         v_keys[k].room := v_keys[k].room - v_costs[i];
         IF v_keys[k].next_at IS NOT NULL THEN
-          v_keys[k].next_at := v_at + dispatcher_spacing_58fe20cb(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
+          v_keys[k].next_at := v_at + dispatcher_spacing_b1e8fbb3(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
         END IF;
         IF v_call.taker = 'others' THEN
-          v_notes := v_notes || (v_opens, NULL, v_ids[k])::dispatcher_pending_58fe20cb;
+          v_notes := v_notes || (v_opens, NULL, v_ids[k])::dispatcher_pending_b1e8fbb3;
           CONTINUE;
         END IF;
         v_keys[k].own := v_keys[k].own - v_costs[i];
@@ -1181,15 +1181,15 @@ BEGIN
   FOR i IN 1 .. cardinality(v_moves) LOOP
     k := array_position(v_ids, v_moves[i].place);
     IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
-      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::dispatcher_move_58fe20cb;
+      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::dispatcher_move_b1e8fbb3;
     END IF;
   END LOOP;
   RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
           v_open, v_left);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_choose_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_note_limits_58fe20cb(p_found dispatcher_found_58fe20cb, p_chosen dispatcher_chosen_58fe20cb, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_note_limits_b1e8fbb3(p_found dispatcher_found_b1e8fbb3, p_chosen dispatcher_chosen_b1e8fbb3, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
   SELECT 'rate_limit.released', latest.queue, start.call, latest.data - '{limit,current}'::text[], clock_timestamp()
@@ -1211,7 +1211,7 @@ BEGIN
                                                 'current', strict.spent) AS data
       FROM unnest(p_found.keys) AS key
       JOIN unnest(p_found.keys) AS before
-        ON before.id = key.id OR (key.is_group AND before.id = ANY (dispatcher_members_of_58fe20cb(key.name)))
+        ON before.id = key.id OR (key.is_group AND before.id = ANY (dispatcher_members_of_b1e8fbb3(key.name)))
       JOIN unnest(p_chosen.keys) AS after ON after.id = before.id
      CROSS JOIN LATERAL (
            VALUES (1, 'throttle', after.throttle_limit, after.unstarted, after.next_at > p_until),
@@ -1233,9 +1233,9 @@ BEGIN
            ORDER BY entry.id DESC
            LIMIT 1) IS NOT TRUE;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_b1e8fbb3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_settle_58fe20cb(p_fates dispatcher_fate_58fe20cb[], p_tuning dispatcher_tuning_58fe20cb, p_now timestamptz)
+CREATE FUNCTION dispatcher_settle_b1e8fbb3(p_fates dispatcher_fate_b1e8fbb3[], p_tuning dispatcher_tuning_b1e8fbb3, p_now timestamptz)
 RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -1276,9 +1276,9 @@ BEGIN
    WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
   RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_settle_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_b1e8fbb3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_site_58fe20cb AS (
+CREATE TYPE dispatcher_site_b1e8fbb3 AS (
     row tid,
     place bigint,
     served_at timestamptz,
@@ -1286,11 +1286,11 @@ CREATE TYPE dispatcher_site_58fe20cb AS (
     waits_from bigint
 );
 
-CREATE FUNCTION dispatcher_take_58fe20cb(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+CREATE FUNCTION dispatcher_take_b1e8fbb3(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_process uuid, p_is_marked bool, p_may_rest bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_58fe20cb, p_now timestamptz)
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_b1e8fbb3, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
     options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool,
     start_at timestamptz,
@@ -1303,30 +1303,29 @@ DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_open bigint[] := p_keys;
   v_ends record;
-  v_found dispatcher_found_58fe20cb;
-  v_chosen dispatcher_chosen_58fe20cb;
-  v_keys dispatcher_key_room_58fe20cb[] := '{}';
-  v_key dispatcher_key_room_58fe20cb;
+  v_found dispatcher_found_b1e8fbb3;
+  v_chosen dispatcher_chosen_b1e8fbb3;
+  v_keys dispatcher_key_room_b1e8fbb3[] := '{}';
+  v_key dispatcher_key_room_b1e8fbb3;
   v_queues text[];
-  v_sites dispatcher_site_58fe20cb[];
+  v_sites dispatcher_site_b1e8fbb3[];
   v_freed record;
   v_is_ready bool;
+  v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
   v_is_useful bool;
 BEGIN
   ended := '{}';
   locked := '{}';
   IF cardinality(p_calls) > 0 THEN
-    v_ends := dispatcher_record_ends_58fe20cb(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
+    v_ends := dispatcher_record_ends_b1e8fbb3(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
                            v_now);
     ended := v_ends.ended;
     locked := v_ends.locked;
     freed := v_ends.freed;
     v_open := v_open || freed;
   END IF;
-  v_found := dispatcher_find_lanes_58fe20cb(p_worker, p_queues,
-    CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END,
-    p_room, p_publish, v_open, p_tuning, p_now);
-  v_chosen := dispatcher_choose_58fe20cb(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_found := dispatcher_find_lanes_b1e8fbb3(p_worker, p_queues, v_delivery, p_room, p_publish, v_open, p_tuning, p_now);
+  v_chosen := dispatcher_choose_b1e8fbb3(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
   v_queues := v_found.queues;
@@ -1365,8 +1364,8 @@ BEGIN
            NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM started
      ORDER BY started.turn;
-    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_58fe20cb(v_chosen.counted || v_chosen.keys); END IF;
-    IF random() < 0.004 THEN PERFORM dispatcher_hint_slots_58fe20cb(v_found.ids); END IF;
+    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_b1e8fbb3(v_chosen.counted || v_chosen.keys); END IF;
+    IF random() < 0.004 THEN PERFORM dispatcher_hint_slots_b1e8fbb3(v_found.ids); END IF;
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
@@ -1374,16 +1373,16 @@ BEGIN
            fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate,
            fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
-      FROM dispatcher_settle_58fe20cb(v_chosen.fates, p_tuning, v_now) AS fate;
+      FROM dispatcher_settle_b1e8fbb3(v_chosen.fates, p_tuning, v_now) AS fate;
   END IF;
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
-    PERFORM dispatcher_note_limits_58fe20cb(v_found, v_chosen, v_found.now + p_tuning.horizon);
+    PERFORM dispatcher_note_limits_b1e8fbb3(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
   IF v_found.lanes <> '{}' THEN
     v_sites := ARRAY(
       SELECT (lane.row, site.place, CASE WHEN site.turn IS NULL THEN COALESCE(site.served_at, lane.served_at)
                                          ELSE v_now + site.turn * interval '1 microsecond' END,
-              site.kept_until, site.waits_from)::dispatcher_site_58fe20cb
+              site.kept_until, site.waits_from)::dispatcher_site_b1e8fbb3
         FROM unnest(v_found.lanes) AS lane
        CROSS JOIN LATERAL (
              SELECT move.served_at, move.kept_until, turn.turn,
@@ -1428,15 +1427,15 @@ BEGIN
   END IF;
   FOREACH v_key IN ARRAY v_keys LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
-      v_freed := dispatcher_free_lanes_58fe20cb(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+      v_freed := dispatcher_free_lanes_b1e8fbb3(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
       v_queues := v_queues || v_freed.queues;
       IF v_freed.is_short THEN
-        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_58fe20cb;
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_b1e8fbb3;
         again_at := LEAST(again_at, v_now + interval '20 milliseconds');
       END IF;
     ELSE
       v_chosen.notes := v_chosen.notes
-        || (dispatcher_opens_at_58fe20cb(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_58fe20cb;
+        || (dispatcher_opens_at_b1e8fbb3(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_b1e8fbb3;
     END IF;
   END LOOP;
   IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
@@ -1458,10 +1457,11 @@ BEGIN
   v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_chosen.moves <> '{}'
                  OR v_chosen.fates <> '{}';
   SELECT array_remove(v_chosen.wake || array_agg(
-           CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues))
+           CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues)
+                                                   OR queue.delivery <> v_delivery)
                      AND (SELECT feed.id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
                          IS NOT NULL
-                THEN dispatcher_wake_58fe20cb(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
+                THEN dispatcher_wake_b1e8fbb3(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
          COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
          COALESCE(bool_or(queue.name = ANY (p_queues)), false)
     INTO wake, publish, v_is_ready
@@ -1494,4 +1494,4 @@ BEGIN
   at := v_now;
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_take_58fe20cb FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_b1e8fbb3 FROM PUBLIC;
