@@ -78,7 +78,8 @@ class Note(models.Model):
     key_id = models.BigIntegerField(null=True)
     is_forced = models.BooleanField(help_text="The first call of the lane has changed: it is ready, parked or not.")
     position = models.BigIntegerField(
-        help_text="The first position of the calls that wait in the lane since; the lowest there is: any."
+        default=-(2**63),
+        help_text="The first position of the calls that wait in the lane since; the lowest there is: any.",
     )
 
     class Meta:

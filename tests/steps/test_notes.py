@@ -7,7 +7,7 @@ import pytest
 from django.db import transaction
 from django.db.models import F
 
-from dispatcher.engine import feed
+from dispatcher.engine import direct
 from dispatcher.engine.dispenser import dispense
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Notes, Taker
@@ -24,7 +24,7 @@ def taker() -> Taker:
     heartbeat.record(HERE, [])
     taker = replace(TAKER, notes=Notes())
     send()
-    assert [len(feed.step(taker, room=1).starts) for _ in range(2)] == [1, 0]
+    assert [len(direct.step(taker, room=1).starts) for _ in range(2)] == [1, 0]
     return taker
 
 
@@ -37,7 +37,7 @@ def test_a_trip_reads_the_notes_since_the_last_one(taker: Taker) -> None:
     assert taker.notes is not None
     assert timedelta(seconds=1) <= (taker.notes.age() or timedelta(0)) < timedelta(seconds=60)
     send()
-    assert len(feed.step(taker, room=1).starts) == 1
+    assert len(direct.step(taker, room=1).starts) == 1
 
 
 def test_who_commits_late_notes_its_lane_again(taker: Taker) -> None:
@@ -46,14 +46,14 @@ def test_who_commits_late_notes_its_lane_again(taker: Taker) -> None:
         age_notes()
         CallQueue.objects.update(created_at=F("created_at") - timedelta(seconds=5))
     assert Note.objects.count() == 2
-    assert len(feed.step(taker, room=1).starts) == 1
+    assert len(direct.step(taker, room=1).starts) == 1
 
 
 def test_a_tick_reads_old_notes(taker: Taker) -> None:
     with transaction.atomic():
         send()
         age_notes()
-    assert feed.step(taker, room=1).starts == [], "the note is old, and its sender does not know it"
+    assert direct.step(taker, room=1).starts == [], "the note is old, and its sender does not know it"
     dispense()
     assert Note.objects.count() == 0
-    assert len(feed.step(taker, room=1).starts) == 1
+    assert len(direct.step(taker, room=1).starts) == 1
