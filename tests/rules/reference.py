@@ -1016,15 +1016,7 @@ def _leave(
         queues |= {*trip.queues}
         if chosen.left > 0:
             again_at = now if is_useful else least(again_at, now + 20 * MILLISECOND)
-    woken, publish = {each for each in chosen.wake if each is not None}, set()
-    for queue in sorted(queues):
-        if not state.front(READY, queue):
-            continue
-        delivery = state.deliveries.get(queue, "broker")
-        if delivery == "broker":
-            publish.add(queue)
-        elif is_useful or queue not in trip.queues or delivery != "direct" or trip.becomes != "active":
-            woken |= {wake(state, queue, None, trip, other_than=trip.process)} - {None}
+    woken, publish = _wake_others(state, trip, chosen, queues, is_useful=is_useful)
     again_at = _rest(state, trip, chosen, again_at)
     return Answer(
         started=[*chosen.starts],
@@ -1035,6 +1027,25 @@ def _leave(
         ended=ended,
         freed=freed,
     )
+
+
+def _wake_others(
+    state: State, trip: Trip, chosen: Chosen, queues: set[str], *, is_useful: bool
+) -> tuple[set[Any], set[str]]:
+    """Return the processes that the trip wakes, and the queues that are to be published.
+
+    A trip that could have served the ready lanes of its queues, and did nothing, found them locked.
+    """
+    woken, publish = {each for each in chosen.wake if each is not None}, set[str]()
+    for queue in sorted(queues):
+        if not state.front(READY, queue):
+            continue
+        delivery = state.deliveries.get(queue, "broker")
+        if delivery == "broker":
+            publish.add(queue)
+        elif is_useful or queue not in trip.queues or delivery != "direct" or trip.becomes != "active":
+            woken |= {wake(state, queue, None, trip, other_than=trip.process)} - {None}
+    return woken, publish
 
 
 def _rest(state: State, trip: Trip, chosen: Chosen, again_at: int | None) -> int | None:
