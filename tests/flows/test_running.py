@@ -152,7 +152,8 @@ def test_a_task_that_is_sent_without_the_dispatcher_runs_as_always(worker: Proce
 
 
 def test_a_message_that_is_revoked_before_its_start_cancels_its_call(worker: Processes) -> None:
-    busy = [send(sample_tasks.nap, 0.5, keys=[]) for _ in range(2)]
+    # Long enough for the second process to find its call: behind a pooler it looks once a second.
+    busy = [send(sample_tasks.nap, 2, keys=[]) for _ in range(2)]
     eventually(lambda: CallQueue.objects.filter(state=State.ACTIVE).count() == 2)
     revoked = send(sample_tasks.echo, "revoked")
     sample_tasks.app.control.revoke(str(revoked.id))
