@@ -47,7 +47,7 @@ class EventPipe:
         args, kwargs, *others = (request.get(name) for name in names)
         more = dict(zip(names[2:], others, strict=True))
         self.send("task-received", task, request, name=task.name, args=args, kwargs=kwargs, **more)
-        self.send("task-started", task, request, pid=os.getpid())
+        self.send("task-started", task, request)
 
     def ended(self, task: Task, request: dict[str, Any], info: TraceInfo | None, result: Any, runtime: float) -> None:
         """Write how the tracer has ended."""

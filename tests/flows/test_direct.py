@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -358,3 +359,52 @@ def test_an_end_that_the_database_refuses_fails_its_attempt_and_stops_no_other_c
     refused = send(sample_tasks.be_rate_limited_by_a_strange_key, keys=[], retry={"max_attempts": 1})
     assert ended(refused).state == State.DISCARDED
     assert ended(send(sample_tasks.echo, "next", keys=[])).state == State.COMPLETED
+
+
+@pytest.mark.smoke
+def test_monitors_see_what_loops_run(processes: Processes) -> None:
+    seen: list[tuple[str, str]] = []
+    app = sample_tasks.app
+    with app.connection_for_read() as connected:
+        receiver = app.events.Receiver(
+            connected, handlers={"*": lambda event: seen.append((event["type"], event.get("uuid", "")))}
+        )
+        with receiver.consumer_context():
+            start(processes, "-E", env={"FLOWS_FALLBACK": "1"})
+            good, bad = send(sample_tasks.echo, "hello"), send(sample_tasks.fail, 99, retry={"max_attempts": 1})
+            ended(good)
+            ended(bad)
+
+            def types_of(call: CallQueue) -> list[str]:
+                return [kind for kind, uuid in seen if uuid == str(call.id)]
+
+            def have_come() -> bool:
+                receiver.capture(limit=1, timeout=0.2, wakeup=False)
+                return "task-succeeded" in types_of(good) and len(types_of(bad)) > 2
+
+            eventually(lambda: quietly(have_come))
+    assert types_of(good) == ["task-received", "task-started", "task-succeeded"]
+    assert types_of(bad)[:2] == ["task-received", "task-started"]
+    assert types_of(bad)[2] in {"task-failed", "task-retried"}
+
+
+def quietly(look: Callable[[], bool]) -> bool:
+    with suppress(TimeoutError):
+        return look()
+    return False
+
+
+def test_a_worker_whose_transport_is_its_memory_swallows_no_call_of_the_broker(processes: Processes) -> None:
+    Queue.objects.filter(name=QUEUE).update(delivery="broker")
+    start(processes, env=ALONE)
+    calls = [
+        send(sample_tasks.echo, "later", keys=[], scheduled_at=datetime.now(UTC) + timedelta(seconds=0.5))
+        for _ in range(3)
+    ]
+    mine = CallQueue.objects.filter(id__in=[call.id for call in calls])
+    eventually(lambda: mine.filter(state=State.AVAILABLE).count() == 3)
+    eventually(lambda: PeriodicRun.objects.filter(ran_by__isnull=False).exists())
+    assert mine.filter(state=State.AVAILABLE, published_at=None).count() == 3
+    processes.start_worker("second")
+    processes.stack.wait_ready()
+    assert {(ended(call).state, processes.noted(call.id)) for call in calls} == {(State.COMPLETED, 1)}
