@@ -3,12 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
@@ -364,34 +364,26 @@ def test_an_end_that_the_database_refuses_fails_its_attempt_and_stops_no_other_c
 @pytest.mark.smoke
 def test_monitors_see_what_loops_run(processes: Processes) -> None:
     seen: list[tuple[str, str]] = []
-    app = sample_tasks.app
-    with app.connection_for_read() as connected:
-        receiver = app.events.Receiver(
+
+    def types_of(call: CallQueue) -> list[str]:
+        return [kind for kind, uuid in seen if uuid == str(call.id)]
+
+    with sample_tasks.app.connection_for_read() as connected:
+        monitor = sample_tasks.app.events.Receiver(
             connected, handlers={"*": lambda event: seen.append((event["type"], event.get("uuid", "")))}
         )
-        with receiver.consumer_context():
+        thread = Thread(target=monitor.capture, kwargs={"wakeup": False})
+        thread.start()
+        try:
             start(processes, "-E", env={"FLOWS_FALLBACK": "1"})
+            eventually(lambda: seen)
             good, bad = send(sample_tasks.echo, "hello"), send(sample_tasks.fail, 99, retry={"max_attempts": 1})
-            ended(good)
-            ended(bad)
-
-            def types_of(call: CallQueue) -> list[str]:
-                return [kind for kind, uuid in seen if uuid == str(call.id)]
-
-            def have_come() -> bool:
-                receiver.capture(limit=1, timeout=0.2, wakeup=False)
-                return "task-succeeded" in types_of(good) and len(types_of(bad)) > 2
-
-            eventually(lambda: quietly(have_come))
+            eventually(lambda: len(types_of(good)) == len(types_of(bad)) == 3)
+        finally:
+            monitor.should_stop = True
+            thread.join()
     assert types_of(good) == ["task-received", "task-started", "task-succeeded"]
-    assert types_of(bad)[:2] == ["task-received", "task-started"]
-    assert types_of(bad)[2] in {"task-failed", "task-retried"}
-
-
-def quietly(look: Callable[[], bool]) -> bool:
-    with suppress(TimeoutError):
-        return look()
-    return False
+    assert types_of(bad) == ["task-received", "task-started", "task-failed"]
 
 
 def test_a_worker_whose_transport_is_its_memory_swallows_no_call_of_the_broker(processes: Processes) -> None:
