@@ -45,7 +45,13 @@ class LaneSite(models.Model):
         help_text="Null: asleep, without calls. 0: ready. -1: ready, but a worker holds as much of a key of it as one "
         "worker may. Else the key that it is parked on.",
     )
-    served_at = models.DateTimeField(help_text="When a call of it last started.")
+    served_at = models.DateTimeField(
+        help_text="When a call of it last started; in the line of a fair key, its turn there."
+    )
+    last_served_at = models.DateTimeField(
+        null=True,
+        help_text="In the line of a fair key, when a call of it last started: its share has paid for the turn.",
+    )
     kept_until = models.DateTimeField(
         null=True,
         help_text="Until when the key that it is parked on keeps room for it; infinity: it was passed over once.",

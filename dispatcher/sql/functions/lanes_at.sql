@@ -10,6 +10,7 @@ CREATE TYPE @lane AS (
     key_ids bigint[],
     place bigint,
     served_at timestamptz,
+    last_served_at timestamptz,
     kept_until timestamptz,
     taker text                -- who may take its calls: mine, published (by anyone) or others
 );
@@ -17,9 +18,9 @@ CREATE FUNCTION @lanes_at(p_rows tid[], p_taker text) RETURNS @lane[] LANGUAGE p
 BEGIN
   RETURN (
     SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
-                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until,
-                      p_taker)::@lane)
-      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.kept_until
+                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.last_served_at,
+                      site.kept_until, p_taker)::@lane)
+      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.last_served_at, site.kept_until
               FROM dispatcher_lanesite AS site
              WHERE site.ctid = ANY (p_rows) OFFSET 0) AS site
      CROSS JOIN LATERAL (

@@ -21,7 +21,7 @@ BEGIN
        FOR NO KEY UPDATE SKIP LOCKED
   ), ready AS (
     UPDATE dispatcher_lanesite AS site
-       SET place = 0
+       SET place = 0, served_at = COALESCE(site.last_served_at, site.served_at)
      WHERE site.lane_id = ANY (ARRAY(
              SELECT mine.lane_id
                FROM mine

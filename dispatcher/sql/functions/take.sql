@@ -35,6 +35,8 @@ DECLARE
   v_queues text[] := '{}';
   v_freed record;
   v_is_ready bool;                                   -- lanes of this worker's queues are
+  v_fair text[] := '{}';                             -- queues with lanes that keep their turns on keys with room
+  v_again_at timestamptz := v_now;                   -- when to look at these
 BEGIN
   -- 1 Record the ends given. Look at the keys that they free, at what is noted, and where a lane of this worker is
   -- first.
@@ -118,18 +120,22 @@ BEGIN
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
     PERFORM @note_limits(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
+  IF v_chosen.lines <> '{}' THEN PERFORM @pay(v_chosen.lines); END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
-       SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until
+       SET place = settled.place, served_at = settled.served_at, last_served_at = settled.last_served_at,
+           kept_until = settled.kept_until
       FROM (SELECT lane.row,
-                   COALESCE(move.served_at, v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
-                            lane.served_at) AS served_at,
-                   move.kept_until,
+                   COALESCE(move.served_at, served.at) AS served_at,
+                   CASE WHEN move.is_turn THEN served.at END AS last_served_at, move.kept_until,
                    CASE WHEN move.lane IS NOT NULL THEN move.place
                         ELSE (SELECT 0 FROM dispatcher_callqueue AS call
                                WHERE call.lane_id = lane.id AND call.state = 'available'
                                  AND call.oversized_key_id IS NULL LIMIT 1) END AS place
               FROM unnest(v_found.lanes) AS lane
+             CROSS JOIN LATERAL (
+                   SELECT COALESCE(v_now + array_position(v_chosen.served, lane.id) * interval '1 microsecond',
+                                   lane.last_served_at, lane.served_at) AS at) AS served
               LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
             OFFSET 0) AS settled
      WHERE site.ctid = ANY (ARRAY(SELECT lane.row FROM unnest(v_found.lanes) AS lane)) AND site.ctid = settled.row;
@@ -145,10 +151,20 @@ BEGIN
        WHERE key.id = ANY (v_open)
          AND (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = key.id LIMIT 1) IS NOT NULL);
   END IF;
+  IF v_chosen.starts = '{}' AND v_chosen.fates = '{}' THEN
+    IF NOT EXISTS (SELECT FROM unnest(v_chosen.moves) AS move WHERE move.is_turn IS NOT TRUE) THEN
+      v_again_at := v_now + interval '20 milliseconds';
+    END IF;
+  END IF;
   FOREACH v_key IN ARRAY v_keys LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
-      v_freed := @free_lanes(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
-      v_queues := v_queues || v_freed.queues;
+      IF v_key.fair_by IS NULL THEN
+        v_freed := @free_lanes(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+        v_queues := v_queues || v_freed.queues;
+      ELSE
+        v_freed := @show_lanes(v_key.id, v_now);
+        v_fair := v_fair || v_freed.queues;
+      END IF;
       IF v_freed.is_short THEN
         v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::@pending;
         again_at := LEAST(again_at, v_now + interval '20 milliseconds');
@@ -187,13 +203,14 @@ BEGIN
     FROM (SELECT mine.name,
                  COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
                           'broker') AS delivery
-            FROM (SELECT DISTINCT name FROM unnest(v_queues || p_queues) AS queue (name) ORDER BY name) AS mine
-           WHERE (SELECT site.lane_id FROM dispatcher_lanesite AS site
+            FROM (SELECT DISTINCT name FROM unnest(v_queues || v_fair || p_queues) AS queue (name)
+                   ORDER BY name) AS mine
+           WHERE mine.name = ANY (v_fair)
+              OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
                    WHERE site.place = 0 AND site.queue = mine.name
                    ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
   IF v_is_ready AND v_chosen.room_left > 0 THEN
-    again_at := CASE WHEN v_chosen.starts = '{}' AND v_chosen.moves = '{}' AND v_chosen.fates = '{}'
-                     THEN LEAST(again_at, v_now + interval '20 milliseconds') ELSE v_now END;
+    again_at := CASE WHEN v_again_at > v_now THEN LEAST(again_at, v_again_at) ELSE v_now END;
   END IF;
   at := v_now;
   RETURN NEXT;
