@@ -1,13 +1,14 @@
--- line_up: what was looked at and waits for a fair key that is short, or for which others wait, stands in line at once, as
--- it would where the worker had more processes: a lane that stays ready is locked by all that look at it, and a share
--- is passed while its lanes are. Who leaves a line without a start gets back what it has paid.
-CREATE FUNCTION @line_up(p_found @found, p_chosen @chosen, p_seated bigint[], p_seats @seat[], p_lines @line[], p_over uuid[],
-    p_until timestamptz) RETURNS @chosen LANGUAGE plpgsql AS $$
+-- line_up: what was looked at and waits for a fair key that is short, or for which others wait, stands in line at once,
+-- as it would where the worker had more processes: a lane that stays ready is locked by all that look at it, and a
+-- share is passed while its lanes are. Who leaves a line without a start gets back what it has paid.
+CREATE FUNCTION @line_up(p_found @found, p_chosen @chosen, p_seated bigint[], p_seats @seat[], p_lines @line[],
+    p_over uuid[], p_until timestamptz) RETURNS @chosen LANGUAGE plpgsql AS $$
 DECLARE
   v_lane record;
 BEGIN
   FOR v_lane IN
-    SELECT lane.id, key.id AS key_id, seat.n, seat.line, @turn(COALESCE(head.cost, 1), (p_lines[seat.line]).weight) AS length
+    SELECT lane.id, key.id AS key_id, seat.n, seat.line,
+           @turn(COALESCE(head.cost, 1), (p_lines[seat.line]).weight) AS length
       FROM unnest(p_found.lanes) AS lane
      CROSS JOIN LATERAL (SELECT array_position(p_seated, lane.id) AS n) AS mine
      CROSS JOIN LATERAL (SELECT mine.n, (p_seats[mine.n]).line, (p_seats[mine.n]).cost_at) AS seat

@@ -1,8 +1,8 @@
--- rounds: in which order these lanes' first calls come: how far the turn of each is behind the first turn of its key, as if
--- a call of another lane came after each start of cost 1. The turn of a lane in line is that of its first call; the
--- others follow where their shares are. `p_one_by_one`: only the first of all is asked for.
-CREATE FUNCTION @rounds(p_lanes bigint[], p_seats @seat[], p_lines @line[], p_met bigint[], p_done bigint[], p_over uuid[],
-    p_one_by_one bool, OUT calls uuid[], OUT rounds bigint[]) LANGUAGE plpgsql STABLE AS $$
+-- rounds: in which order these lanes' first calls come: how far the turn of each is behind the first turn of its key,
+-- as if a call of another lane came after each start of cost 1. The turn of a lane in line is that of its first call;
+-- the others follow where their shares are. `p_one_by_one`: only the first of all is asked for.
+CREATE FUNCTION @rounds(p_lanes bigint[], p_seats @seat[], p_lines @line[], p_met bigint[], p_done bigint[],
+    p_over uuid[], p_one_by_one bool, OUT calls uuid[], OUT rounds bigint[]) LANGUAGE plpgsql STABLE AS $$
 BEGIN
   WITH head AS (
     SELECT lane.id AS lane, lane.line, lane.turn, lane.first, lane.served_at, call.id, met.n + call.n AS n,

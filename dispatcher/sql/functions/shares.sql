@@ -83,8 +83,8 @@ BEGIN
     INTO lines, lanes, seats
     FROM (SELECT mine.id, line.n AS line, clock.n AS clock, mine.cost_at, mine.turn, mine.served_at,
                  CASE WHEN mine.turn IS NOT NULL THEN mine.length END AS length,
-                 ceil(p_room * line.weight::float8 / (sum(line.weight::float8 / line.lanes) OVER rivals) / line.lanes)::int
-                   + 1 AS heads,
+                 ceil(p_room * line.weight::float8 / (sum(line.weight::float8 / line.lanes) OVER rivals)
+                      / line.lanes)::int + 1 AS heads,
                  min(COALESCE(mine.turn, line.next)) OVER rivals AS first
             FROM mine
             JOIN line ON line.key_id = mine.key_id AND line.priority = mine.priority AND line.share_id = mine.share_id
