@@ -198,7 +198,7 @@ BEGIN
           v_short := GREATEST(v_short, v_call.priority);
           v_is_over := false;
         END IF;
-        CONTINUE WHEN p_stride IS NULL AND s IS NULL;
+        CONTINUE WHEN p_stride IS NULL AND v_seats IS NULL;
         v_is_over := false;                          -- by weight: whose turn is it now?
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
@@ -260,7 +260,9 @@ BEGIN
             v_lines[v_line].next := v_lines[v_line].next
               + @turn(COALESCE(v_call.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
           END IF;
-          v_is_over := v_is_over AND NOT v_one_by_one AND v_call.turn < v_seats[s].heads;
+        END IF;
+        IF v_seats IS NOT NULL AND (v_call.turn = COALESCE(v_seats[s].heads, v_heads) OR (v_one_by_one AND s > 0)) THEN
+          v_is_over := false;                        -- calls that were not read may come next
         END IF;
       ELSE                                           -- it is first, and others' to start
         v_done := v_done || v_call.lane;
@@ -320,7 +322,7 @@ BEGIN
       END LOOP;
       IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
       v_opens := NULL;
-      EXIT WHEN NOT v_is_over AND s IS NOT NULL AND v_call.taker <> 'others';
+      EXIT WHEN NOT v_is_over AND v_seats IS NOT NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
   END LOOP;
