@@ -1099,5 +1099,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("70f1820e"),
+        InstallFunctions("c0726bbb"),
     ]

@@ -589,13 +589,17 @@ def _find(state: State, trip: Trip, looked_at: set[int]) -> Found:
         rooms = {queue: _queue_room(state, queue, trip.room, trip) for queue in queues}
         found.publish = {queue: most for queue, most in rooms.items() if most > 0}
         queues = [*found.publish]
-    for queue in queues:
-        ready = state.front(READY, queue)[: trip.room]
-        found.lanes |= dict.fromkeys((lane.id for lane in ready), "mine")
+    ready = {queue: state.front(READY, queue) for queue in queues}
+    for lanes in ready.values():
+        found.lanes |= dict.fromkeys((lane.id for lane in lanes[: trip.room]), "mine")
     found.lanes |= dict.fromkeys(_limited(state, trip, queues), "mine")
     kept = [lane for lane in state.lanes.values() if lane.kept_until is not None and lane.queue in queues]
     found.open |= {lane.place for lane in kept if lane.place is not None and lane.place > 0}
+    is_full = len(found.lanes) >= trip.room
     _count(state, trip, found, found.open | _keys_of(state, found.lanes))
+    if is_full and any(key.key.fair_by is not None and key.room <= trip.room for key in found.keys.values()):
+        for lanes in ready.values():  # Others that are ready are to stand in line, too.
+            found.lanes |= dict.fromkeys((lane.id for lane in lanes[: trip.room + 50]), "mine")
     for key in [key for key in found.keys.values() if key.room > 0 and key.is_open(1, now + tuning.horizon)]:
         for queue in sorted({lane.queue for lane in state.parked(key.id)}):
             found.turn_keys.add(key.id)
