@@ -93,7 +93,12 @@ def fair(bench: Bench) -> Iterator[Figure]:
         if bench.only in name:
             on, off = (_trip(bench, room, lanes, is_fair=is_fair) for is_fair in (True, False))
             yield Figure(
-                name=f"{name}, with fair_by and without", ours=on, reference=off, unit="ms", side=Bound.AT_MOST, bound=1.6
+                name=f"{name}, with fair_by and without",
+                ours=on,
+                reference=off,
+                unit="ms",
+                side=Bound.AT_MOST,
+                bound=1.6,
             )
 
 

@@ -12,7 +12,6 @@ from dispatcher.limits.usage import OverridableRow
 from dispatcher.reports.words import format_time
 from dispatcher.states import Labelled
 
-
 _MOST_SHARES: Final = 1000
 """How many shares are shown."""
 

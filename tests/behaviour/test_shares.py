@@ -34,7 +34,9 @@ def cut(drive: Drive, tenant: str, lanes: int, count: int, **fields: Any) -> dic
     return found
 
 
-def drain(drives: Sequence[Drive], owner: Mapping[UUID, str], most: int, room: int = 1, moment: float = MOMENT) -> list[str]:
+def drain(
+    drives: Sequence[Drive], owner: Mapping[UUID, str], most: int, room: int = 1, moment: float = MOMENT
+) -> list[str]:
     """Let one process of each queue take and end calls; return the owners of the first starts."""
     running: list[Sequence[Run]] = [[] for _ in drives]
     order: list[str] = []

@@ -817,9 +817,7 @@ class _Choice:
             if move.kept_until == inf and self.keys[move.place].is_open(1, self.until):
                 seat = self.seats.get(id)
                 turn = seat.turn if seat else None
-                self.chosen.moves[id] = (
-                    Move(READY) if turn is None else Move(move.place, turn, self.now, is_turn=True)
-                )
+                self.chosen.moves[id] = Move(READY) if turn is None else Move(move.place, turn, self.now, is_turn=True)
         self._line_up()
         return self.chosen
 
@@ -1104,10 +1102,7 @@ def _leave(
         if key.id not in chosen.open | found.turn_keys or not state.parked(key.id):
             continue
         if key.is_open(1, until) and key.key.fair_by is not None:
-            for queue in {lane.queue for lane in state.parked(key.id)}:
-                fair.add(queue)
-                first = state.front(key.id, queue)[0]
-                first.kept_until = now if first.kept_until is None else first.kept_until
+            fair |= _show(state, key.id, now)
         elif key.is_open(1, until):
             queues |= _free(state, key, chosen)
         else:
@@ -1119,7 +1114,7 @@ def _leave(
         note for note in chosen.notes if not any(each.key == note.key and each.at <= note.at for each in earlier)
     ]
     again_at = least(*(note.at for note in chosen.notes)) if trip.becomes == "active" else None
-    is_ready = any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values())
+    is_ready = any(state.front(READY, queue) for queue in trip.queues)
     queues |= {*trip.queues} if is_ready else set()
     if (is_ready or fair & {*trip.queues}) and chosen.left > 0:
         again_at = least(again_at, soon) if is_idle else now
@@ -1140,6 +1135,15 @@ def _leave(
         ended=ended,
         freed=freed,
     )
+
+
+def _show(state: State, key: int, now: int) -> set[str]:
+    """Have the workers of the lanes that are parked on a fair key look at it; return their queues."""
+    queues = {lane.queue for lane in state.parked(key)}
+    for queue in queues:
+        first = state.front(key, queue)[0]
+        first.kept_until = now if first.kept_until is None else first.kept_until
+    return queues
 
 
 def _free(state: State, key: Room, chosen: Chosen) -> set[str]:

@@ -254,7 +254,9 @@ def held_in_memory(state: State) -> dict[str, Any]:
         },
         "slots": Counter(state.slots),
         "starts": Counter((key, start) for key, starts in state.starts.items() for start in starts),
-        "lanes": {lane.id: (lane.place, lane.served_at, lane.last_served_at, lane.kept_until) for lane in state.lanes.values()},
+        "lanes": {
+            lane.id: (lane.place, lane.served_at, lane.last_served_at, lane.kept_until) for lane in state.lanes.values()
+        },
         "shares": {tuple(line): turn for line, turn in state.shares.items()},
         "notes": Counter(state.notes),
         "feeds": {id: feed.idle_at for id, feed in state.feeds.items()},
