@@ -1099,5 +1099,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("c0726bbb"),
+        InstallFunctions("430d80e1"),
     ]

@@ -36,7 +36,6 @@ DECLARE
   v_is_over bool;
   v_is_own bool;
   v_met bigint[] := '{}';                            -- the lanes of the calls that are decided
-  v_chosen @chosen;
   v_short int;                                       -- the priority of a lane that may have more calls than were read
   v_call record;
   v_kind int;
@@ -101,7 +100,7 @@ BEGIN
                       LIMIT COALESCE(v_seats[array_position(v_seated, lane.id)].heads, v_heads)
                         FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
        CROSS JOIN LATERAL (
-             SELECT COALESCE(v_rounds[array_position(v_ranked, head.id)], @turn(head.turn + met.n, 1)) AS n) AS round
+             SELECT COALESCE(v_rounds[array_position(v_ranked, head.id)], 100000 * (head.turn + met.n)) AS n) AS round
        WHERE lane.id <> ALL (v_done)
        ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
@@ -121,8 +120,10 @@ BEGIN
         EXIT;
       END IF;
       v_met := v_met || v_call.lane;
-      s := array_position(v_seated, v_call.lane);
-      v_line := v_seats[s].line;
+      IF v_seats IS NOT NULL THEN
+        s := array_position(v_seated, v_call.lane);
+        v_line := v_seats[s].line;
+      END IF;
 
       -- What stops it: 1 a limit that never allows it, 2 a limit, 3 a lock, 4 what this worker holds; 9 nothing.
       v_least := 9;
@@ -336,8 +337,10 @@ BEGIN
                          END;
     END IF;
   END LOOP;
-  v_chosen := (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
-               v_open, v_left, '{}');
-  IF v_seats IS NULL THEN RETURN v_chosen; END IF;
-  RETURN @line_up(p_found, v_chosen, v_seated, v_seats, v_lines, v_over, v_until);
+  IF v_seats IS NOT NULL THEN
+    SELECT lined.moves, lined.opened, lined.paid INTO v_moves, v_open, v_lines
+      FROM @line_up(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
+  END IF;
+  RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
+          v_open, v_left, v_lines);
 END $$;

@@ -35,7 +35,6 @@ DECLARE
   v_publish_room int[] := '{}';
   v_has_limited bool;
   v_is_parked bool := false;
-  v_key @key_room;
   v_is_fair bool := false;                           -- more lanes were looked at
   v_other record;
   v_left int;
@@ -118,8 +117,8 @@ BEGIN
     v_open := v_open || v_locked.groups;
     EXIT WHEN v_round = 2;
     IF cardinality(v_rows) >= p_room THEN            -- others may be ready: they are to stand in line, too
-      FOREACH v_key IN ARRAY COALESCE(v_locked.keys, '{}') LOOP
-        CONTINUE WHEN v_key.fair_by IS NULL OR v_key.room > p_room;
+      FOR k IN 1 .. cardinality(v_locked.ids) LOOP
+        CONTINUE WHEN v_locked.keys[k].fair_by IS NULL OR v_locked.keys[k].room > p_room;
         v_is_fair := true;
         v_lanes := v_lanes || @lanes_at(ARRAY(
           SELECT front.row

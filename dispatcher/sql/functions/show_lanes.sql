@@ -1,5 +1,5 @@
 -- show_lanes: have workers look at a fair key that has room left: their lanes keep their turns there. Room of it is
--- kept for the first of each queue that is parked on it, until now: whoever serves the queue finds the key by that.
+-- kept for the first of each queue that is parked on it, until now: who serves the queue finds the key by that.
 -- Returns the queues, and whether another transaction has locked all of these lanes.
 CREATE FUNCTION @show_lanes(p_key bigint, p_now timestamptz, OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$

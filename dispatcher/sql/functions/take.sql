@@ -120,7 +120,7 @@ BEGIN
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
     PERFORM @note_limits(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
-  IF v_chosen.lines <> '{}' THEN PERFORM @pay(v_chosen.lines); END IF;
+  IF v_chosen.lines IS NOT NULL THEN PERFORM @pay(v_chosen.lines); END IF;
   IF v_found.lanes <> '{}' THEN
     UPDATE dispatcher_lanesite AS site
        SET place = settled.place, served_at = settled.served_at, last_served_at = settled.last_served_at,

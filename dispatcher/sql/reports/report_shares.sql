@@ -9,7 +9,12 @@ WITH fair AS MATERIALIZED (
     SELECT fair.id AS key_id, lane.priority, COALESCE(share.id, 0) AS share_id, count(*) AS lanes,
            min(site.served_at) AS first
       FROM fair
-      JOIN dispatcher_lanesite AS site ON site.place = fair.id AND site.last_served_at IS NOT NULL
+     CROSS JOIN LATERAL (
+           SELECT site.lane_id, site.served_at
+             FROM dispatcher_lanesite AS site
+            WHERE site.place = fair.id AND site.last_served_at IS NOT NULL
+            ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+           OFFSET 0) AS site
       JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
       LEFT JOIN LATERAL (
            SELECT key.id

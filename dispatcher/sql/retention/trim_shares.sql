@@ -20,7 +20,7 @@ WITH RECURSIVE hop AS (
       LEFT JOIN mine ON mine.id = hop.key_id
      CROSS JOIN LATERAL (
            SELECT (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                    WHERE site.place = hop.key_id LIMIT 1) IS NULL AS is_idle) AS key
+                    WHERE site.place = hop.key_id ORDER BY site.queue LIMIT 1) IS NULL AS is_idle) AS key
       JOIN dispatcher_share AS share ON share.key_id = hop.key_id
      WHERE (mine.id IS NOT NULL
             AND (key.is_idle
