@@ -13,6 +13,9 @@ from uuid import UUID
 import pytest
 
 from dispatcher import api
+from dispatcher.errors import PolicyInvalid
+from dispatcher.models import Share
+from dispatcher.reports import rate_limit_status
 from tests.drive import Drive, Run
 
 MOMENT = 0.01
@@ -198,3 +201,49 @@ def test_another_limit_of_a_tenant_leaves_its_turns_to_others(drive: Drive) -> N
     order = drain([drive], owner, 48, 4)
     assert order.count("tenant:a") >= 11
     assert len(order) + len(drive.drain()) == 60
+
+
+@pytest.mark.deliveries("direct")
+def test_the_status_shows_the_shares(drive: Drive) -> None:
+    drive.key(concurrency=1, fair_by="tenant:*")
+    for name, weight in (("tenant:a", 1), ("tenant:b", 3)):
+        drive.key(name, weight=weight)
+    owner = cut(drive, "tenant:a", 3, 9) | cut(drive, "tenant:b", 1, 9)
+    drain([drive], owner, 4)
+    (run,) = drive.take()
+    (status,) = rate_limit_status(["api"])
+    found = {share.share: (share.lanes, share.weight) for share in status.shares}
+    assert found == {"tenant:a": (3, 1), "tenant:b": (1, 3)}
+    assert min(share.ahead for share in status.shares) <= 1
+    drive.end(run)
+
+
+@pytest.mark.deliveries("direct")
+def test_shares_are_forgotten_when_nothing_waits(drive: Drive, tenants: list[str]) -> None:
+    drive.key(concurrency=1, fair_by="tenant:*")
+    owner = cut(drive, "tenant:a", 2, 4) | cut(drive, "tenant:b", 1, 4)
+    drain([drive], owner, 4)
+    drive.recover()
+    assert Share.objects.count() == 3
+    drive.drain()
+    drive.recover()
+    assert not Share.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        ({"fair_by": "tenant"}, "fair_by"),
+        ({"fair_by": "*"}, "fair_by"),
+        ({"weight": 0}, "weight"),
+        ({"weight": 1001}, "weight"),
+    ],
+)
+@pytest.mark.deliveries("direct")
+def test_what_is_no_share_is_refused_by_name(drive: Drive, limits: dict[str, Any], field: str) -> None:
+    with pytest.raises(PolicyInvalid) as refused:
+        drive.key("api", **limits)
+    assert refused.value.field == f"policy.{field}"
+    key = drive.key("mine")
+    with pytest.raises(PolicyInvalid, match="an override changes limits only"):
+        api.override(key.name, until=drive.at(60), **{field: "t:*" if field == "fair_by" else 2})

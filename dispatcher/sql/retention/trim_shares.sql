@@ -10,26 +10,26 @@ WITH RECURSIVE hop AS (
            SELECT share.key_id FROM dispatcher_share AS share
             WHERE share.key_id > hop.key_id ORDER BY share.key_id LIMIT 1) AS next
 ), mine AS MATERIALIZED (
-    SELECT key.id FROM dispatcher_ratelimitkey AS key
-     WHERE key.id = ANY (ARRAY(SELECT hop.key_id FROM hop))
-     ORDER BY key.id
-       FOR NO KEY UPDATE SKIP LOCKED
+    SELECT hop.key_id, key.id IS NOT NULL AS is_mine,
+           (SELECT site.lane_id FROM dispatcher_lanesite AS site
+             WHERE site.place = hop.key_id ORDER BY site.queue LIMIT 1) IS NULL AS is_idle,
+           (SELECT known.id FROM dispatcher_ratelimitkey AS known WHERE known.id = hop.key_id LIMIT 1) IS NULL AS is_gone
+      FROM hop
+      LEFT JOIN LATERAL (
+           SELECT key.id FROM dispatcher_ratelimitkey AS key
+            WHERE key.id = hop.key_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS key ON true
 ), old AS (
     SELECT share.ctid AS row
-      FROM hop
-      LEFT JOIN mine ON mine.id = hop.key_id
-     CROSS JOIN LATERAL (
-           SELECT (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                    WHERE site.place = hop.key_id ORDER BY site.queue LIMIT 1) IS NULL AS is_idle) AS key
-      JOIN dispatcher_share AS share ON share.key_id = hop.key_id
-     WHERE (mine.id IS NOT NULL
-            AND (key.is_idle
+      FROM mine
+      JOIN dispatcher_share AS share ON share.key_id = mine.key_id
+     WHERE mine.is_gone
+        OR (mine.is_mine
+            AND (mine.is_idle
                  OR (share.share_id >= 0
                      AND share.next < (SELECT clock.next - 10000000 FROM dispatcher_share AS clock
                                         WHERE clock.key_id = share.key_id AND clock.priority = share.priority
                                           AND clock.share_id = -1
                                         LIMIT 1))))
-        OR NOT EXISTS (SELECT FROM dispatcher_ratelimitkey AS key WHERE key.id = hop.key_id)
      LIMIT %(most)s::int
 )
 DELETE FROM dispatcher_share AS share WHERE share.ctid = ANY (ARRAY(SELECT old.row FROM old))
