@@ -26,8 +26,9 @@ BEGIN
       FROM dispatcher_ratelimitkey AS key
      WHERE key.id = ANY (ARRAY(SELECT unnest(lane.key_ids) FROM unnest(p_lanes) AS lane))
   ), mine AS MATERIALIZED (
-    SELECT lane.id, lane.priority, lane.served_at, lane.waits_from, fair.id AS key_id, COALESCE(share.id, 0) AS share_id,
-           COALESCE(share.weight, 1) AS weight, array_position(lane.key_ids, fair.id) AS cost_at,
+    SELECT lane.id, lane.priority, lane.served_at, lane.waits_from, fair.id AS key_id,
+           COALESCE(share.id, 0) AS share_id, COALESCE(share.weight, 1) AS weight,
+           array_position(lane.key_ids, fair.id) AS cost_at,
            CASE WHEN lane.place = fair.id AND lane.last_served_at IS NOT NULL
                 THEN (extract(epoch FROM lane.served_at) * 1000000)::bigint END AS turn,
            CASE WHEN lane.last_served_at IS NOT NULL

@@ -13,7 +13,8 @@ WITH RECURSIVE hop AS (
     SELECT hop.key_id, key.id IS NOT NULL AS is_mine,
            (SELECT site.lane_id FROM dispatcher_lanesite AS site
              WHERE site.place = hop.key_id ORDER BY site.queue LIMIT 1) IS NULL AS is_idle,
-           (SELECT known.id FROM dispatcher_ratelimitkey AS known WHERE known.id = hop.key_id LIMIT 1) IS NULL AS is_gone
+           (SELECT known.id FROM dispatcher_ratelimitkey AS known
+             WHERE known.id = hop.key_id LIMIT 1) IS NULL AS is_gone
       FROM hop
       LEFT JOIN LATERAL (
            SELECT key.id FROM dispatcher_ratelimitkey AS key
