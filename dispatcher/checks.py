@@ -38,7 +38,7 @@ _POSITIVE = ("batch", "max_payload_bytes", "dispatch_ahead", "poison_after")
 
 @checks.register("dispatcher")
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """Check DISPATCHER: E001 unknown or of the wrong type, E002 ranges, E003 keys, E004 retry, E017 http, W018 shares."""
+    """Check DISPATCHER: E001 unknown or wrong type, E002 ranges, E003 keys, E004 retry, E017 http, W018 shares."""
     given = getattr(django_settings, "DISPATCHER", None)
     settings, problems = read({} if given is None else given)
     unread = [checks.Error(problem, id="dispatcher.E001") for problem in problems]
