@@ -28,6 +28,7 @@ GROUPS = {
     "send": "sending",
     "send_many": "sending",
     "trips": "trips",
+    "fair": "fair",
     "dispatching": "dispatching",
     "backlog": "dispatching",
     "sleeping": "dispatching",

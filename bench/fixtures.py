@@ -57,12 +57,13 @@ def make_keys(names: list[str], *, concurrency: int, using: str = "default") -> 
 def make_lanes(
     keys: list[list[int]],
     *,
+    queue: str = QUEUE,
     priority: int = 0,
     parked_on: int | None = None,
     using: str = "default",
 ) -> list[int]:
     """Make one lane for each list of keys and return them."""
-    lanes = [Lane(queue=QUEUE, priority=priority, on_limit="wait", key_ids=ids) for ids in keys]
+    lanes = [Lane(queue=queue, priority=priority, on_limit="wait", key_ids=ids) for ids in keys]
     made = [lane.pk for lane in Lane.objects.using(using).bulk_create(lanes, batch_size=5_000)]
     if parked_on is not None:
         LaneSite.objects.using(using).filter(lane_id__in=made).update(place=parked_on)

@@ -163,9 +163,9 @@ class Backend:
 class Worker:
     """Takes calls; each trip brings the ends of the trip before."""
 
-    def __init__(self, calls: int, *, waits: bool = False) -> None:
+    def __init__(self, calls: int, *, waits: bool = False, queue: str = fixtures.QUEUE) -> None:
         """Register it. calls: how many of them a trip takes. waits: where others may have taken them, try again."""
-        self._taker = Taker(worker=uuid7.uuid7(), queues=[fixtures.QUEUE], tasks=[nothing.name], notes=Notes())
+        self._taker = Taker(worker=uuid7.uuid7(), queues=[queue], tasks=[nothing.name], notes=Notes())
         self._calls, self._waits = calls, waits
         self._starts: Sequence[Start] = ()
         here = heartbeat.WorkerInfo(
@@ -175,11 +175,11 @@ class Worker:
             pid=1,
             pool="prefork",
             processes=2,
-            queues=[fixtures.QUEUE],
+            queues=[queue],
             tasks=[nothing.name],
         )
         heartbeat.record(here, [])
-        Feed.objects.create(id=here.id, worker_id=here.id, queues=[fixtures.QUEUE])
+        Feed.objects.create(id=here.id, worker_id=here.id, queues=[queue])
 
     def __call__(self) -> Taken:
         """Make a trip. Raises AssertionError if it starts less than it should."""

@@ -38,7 +38,7 @@ _POSITIVE = ("batch", "max_payload_bytes", "dispatch_ahead", "poison_after")
 
 @checks.register("dispatcher")
 def check_settings(**_: Any) -> list[checks.CheckMessage]:
-    """Check DISPATCHER: E001 unknown or of the wrong type, E002 ranges, E003 keys, E004 retry, E017 http."""
+    """Check DISPATCHER: E001 unknown or wrong type, E002 ranges, E003 keys, E004 retry, E017 http, W018 shares."""
     given = getattr(django_settings, "DISPATCHER", None)
     settings, problems = read({} if given is None else given)
     unread = [checks.Error(problem, id="dispatcher.E001") for problem in problems]
@@ -343,11 +343,15 @@ def _ranges(settings: Conf) -> list[checks.CheckMessage]:
 
 def _policies(settings: Conf) -> list[checks.CheckMessage]:
     found: list[checks.CheckMessage] = []
+    fair_by: dict[str, str] = {}
     for name, policy in settings.keys.items():
         try:
             key_name(name.replace("*", "x") if isinstance(name, str) else name)
             field = f"DISPATCHER['keys'][{name!r}]"
-            check_declared(name, Policy.parse(policy, field), field)
+            parsed = Policy.parse(policy, field)
+            check_declared(name, parsed, field)
+            if parsed.fair_by is not None:
+                fair_by[name] = parsed.fair_by
         except (PolicyInvalid, ValueError) as error:
             found.append(checks.Error(str(error), id="dispatcher.E003"))
         except ConfigurationError:
@@ -357,4 +361,20 @@ def _policies(settings: Conf) -> list[checks.CheckMessage]:
         Retry.parse(settings.retry, "DISPATCHER['retry']")
     except PolicyInvalid as error:
         found.append(checks.Error(str(error), id="dispatcher.E004"))
+    return [*found, *_shares(settings, fair_by)]
+
+
+def _shares(settings: Conf, fair_by: dict[str, str]) -> list[checks.CheckMessage]:
+    """Return a warning for each key whose calls may name keys of several templates that could be their share."""
+    names = sorted(name for name in settings.keys if isinstance(name, str) and name.endswith("*"))
+    found: list[checks.CheckMessage] = []
+    for key, template in fair_by.items():
+        shares = [name for name in names if name.startswith(template[:-1]) and name != key]
+        if len(shares) > 1:
+            message = f"DISPATCHER['keys'][{key!r}].fair_by: {template!r} has the keys of {', '.join(shares)}."
+            hint = (
+                "The share of a call that names keys of two of them is the first by name. Name the template by which "
+                "calls are to take turns, or give the others another prefix."
+            )
+            found.append(checks.Warning(message, hint=hint, id="dispatcher.W018"))
     return found

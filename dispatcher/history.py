@@ -16,7 +16,7 @@ from dispatcher.models import KeyChange, RateLimitKey
 _LIMITS: Final = ("concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
 _FIELDS: Final = (
     *_LIMITS,
-    *("is_paused", "blocked_until", "override_until"),
+    *("fair_by", "weight", "is_paused", "blocked_until", "override_until"),
     *(f"override_{name}" for name in _LIMITS),
 )
 """What people change of a key."""

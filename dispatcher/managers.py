@@ -151,14 +151,16 @@ class RateLimitKeyManager(models.Manager["RateLimitKey"]):
         per_worker: int | None = None,
         rate: object = None,
         throttle: object = None,
+        fair_by: str | None = None,
+        weight: int | None = None,
     ) -> "RateLimitKey":
         """Make a key if it does not exist, and return it; the policy of one that does is left as it is.
 
         rate, throttle: (limit, period), {"limit", "period"} or Celery's "100/m"; the period as ISO 8601, seconds or a
-        timedelta. Raises PolicyInvalid or CallInvalid naming the field.
+        timedelta. fair_by: the template of the keys by which waiting calls take turns; weight: how many turns those of
+        this key take there. Raises PolicyInvalid or CallInvalid naming the field.
         """
         from dispatcher import api  # noqa: PLC0415 -- as in `send`
 
-        return api.declare(
-            name, {"concurrency": concurrency, "per_worker": per_worker, "rate": rate, "throttle": throttle}
-        )
+        limits = {"concurrency": concurrency, "per_worker": per_worker, "rate": rate, "throttle": throttle}
+        return api.declare(name, {**limits, "fair_by": fair_by, "weight": weight})

@@ -23,6 +23,8 @@ from dispatcher.celery import revoke
 from dispatcher.lifecycle import place, send
 from dispatcher.lifecycle.run import RetryAsked
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
+from dispatcher.reports import rate_limit_status
+from dispatcher.reports.status import Share
 from dispatcher.request import Call, Changes
 from dispatcher.states import State
 from tests.clock import Clock
@@ -149,6 +151,12 @@ class Drive(ABC):
     def recover(self) -> int:
         """Put back calls whose leases are over; return how many."""
         return engine.recover(now=self.clock.now)
+
+    @staticmethod
+    def shares(key: str) -> Sequence[Share]:
+        """Return the shares that the status shows of a key."""
+        (status,) = rate_limit_status([key])
+        return status.shares
 
     @staticmethod
     def revoke(*calls: CallQueue | Run) -> None:

@@ -24,7 +24,7 @@ from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.history import Actor
 from dispatcher.lanes import mixture
 from dispatcher.limits.durations import format_duration, parse_duration
-from dispatcher.limits.policy import Policy
+from dispatcher.limits.policy import HEAVIEST, Policy
 from dispatcher.models import RateLimitKey
 from dispatcher.validate import key_name, moment
 
@@ -102,9 +102,19 @@ class ConfirmedForm(LimitsForm):
 class KeyForm(ConfirmedForm, ModelForm):  # type: ignore[type-arg]
     """A key with its own limits."""
 
+    weight = forms.IntegerField(
+        min_value=1,
+        max_value=HEAVIEST,
+        required=False,
+        help_text="How many turns its calls take as a share, beside one of a share of weight 1.",
+    )
+
     class Meta:
         model = RateLimitKey
-        fields = ("name", "concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
+        fields = (
+            *("name", "concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period"),
+            *("fair_by", "weight"),
+        )
 
     def clean_name(self) -> str:
         """Refuse an invalid key name, with the remedy."""
@@ -177,6 +187,7 @@ def limits_of(values: dict[str, Any]) -> dict[str, Any]:
         "per_worker": values.get("per_worker"),
         "rate": rate("rate"),
         "throttle": rate("throttle"),
+        **({"fair_by": values["fair_by"] or None, "weight": values.get("weight")} if "fair_by" in values else {}),
     }
 
 
@@ -204,6 +215,7 @@ class KeyAdmin(BoundedAdmin):
                 )
             },
         ),
+        ("Turns of the calls that wait", {"fields": (("fair_by", "weight"),)}),
     ]
 
     def get_readonly_fields(self, request: HttpRequest, obj: RateLimitKey | None = None) -> tuple[str, ...]:

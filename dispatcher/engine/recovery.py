@@ -23,14 +23,15 @@ class _Sweep:
 def recover(*, now: datetime | None = None) -> int:
     """Put back the calls whose leases ran out or whose workers are gone; return how many.
 
-    It also trims the starts, and frees the slots of calls that were deleted. What it frees leaves notes, which are read
-    once at the end.
+    It also trims the starts and the shares of fair keys, and frees the slots of calls that were deleted. What it frees
+    leaves notes, which are read once at the end.
 
     A call that was never started goes back without spending an attempt; one that may just stand in a line at the broker
     is published again. Leases are not judged just after a time in which the database was away (see
     lifecycle.recover.judged_until), unless the caller names the time.
     """
     retention.trim_starts(now=now)
+    retention.trim_shares()
     registered().recover(now=now)
     freed = recovery.free_orphans(after=_Sweep.slot, now=now)
     _Sweep.slot = freed.last

@@ -21,6 +21,8 @@ from dispatcher.states import State
 
 _QUEUE: Final = "queue:"
 _STRATEGIES: Final = ("concurrency", "per_worker", "rate", "throttle")
+_TURNS: Final = ("fair_by", "weight")
+"""What a policy has beside its limits: no override changes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, b
 
     keeps_others: strategies not named stay as they are; else they are taken away.
     """
-    changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in _STRATEGIES}
+    changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in (*_STRATEGIES, *_TURNS)}
     policy = Policy.parse(limits)
     mixture.check_policy(name, policy)
     with history.recorded("limit", by, names=[name]):
@@ -106,6 +108,9 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
         raise PolicyInvalid("until", f"{ends_at.isoformat()} is past (it is {now.isoformat()}); give a time to come.")
     named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
     policy = Policy.parse(limits, "override")
+    for field in _TURNS:
+        if field in limits:
+            raise PolicyInvalid(f"override.{field}", "an override changes limits only; store it with the key's own.")
     mixture.check_policy(name, policy, "override.per_worker")
     params = {"name": name, "until": ends_at, **named, **policy.columns()}
     with history.recorded("override", by, names=[name]):

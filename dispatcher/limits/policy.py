@@ -20,6 +20,10 @@ _CELERYS: Final = re.compile(r"(\d{1,10})/([smh])")
 _CELERYS_PERIODS: Final = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
 """Celery's notation of a rate limit: "100/m"."""
 LONGEST_PERIOD: Final = timedelta(days=366)
+HEAVIEST: Final = 1000
+"""The largest weight of a share."""
+_TEMPLATE: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._:-]{,253}\*")
+"""The beginning that names of keys share, and a `*`."""
 _SHORTEST_PERIOD: Final = timedelta(milliseconds=1)
 
 
@@ -82,6 +86,10 @@ class Policy:
     """The most cost in flight that one worker holds."""
     rate: Rate | None = None
     throttle: Rate | None = None
+    fair_by: str | None = None
+    """The template of the keys by which the calls that wait for this key take turns, such as `tenant:*`."""
+    weight: int = 1
+    """How many turns its calls take as a share of such a key, beside one of a share of weight 1."""
 
     @classmethod
     def parse(cls, value: Mapping[str, Any], field: str = "policy") -> Self:
@@ -111,11 +119,13 @@ class Policy:
             per_worker=per_worker,
             rate=Rate.parse(value.get("rate"), f"{field}.rate"),
             throttle=Rate.parse(value.get("throttle"), f"{field}.throttle"),
+            fair_by=_template(value.get("fair_by"), f"{field}.fair_by"),
+            weight=_weight(value.get("weight"), f"{field}.weight"),
         )
 
     @property
     def is_unlimited(self) -> bool:
-        """Whether no limit is set at all."""
+        """Whether nothing is set at all."""
         return self == type(self)()
 
     def fits(self, cost: int) -> bool:
@@ -154,16 +164,34 @@ class Policy:
             "rate_period": self.rate and self.rate.period,
             "throttle_limit": self.throttle and self.throttle.limit,
             "throttle_period": self.throttle and self.throttle.period,
+            "fair_by": self.fair_by,
+            "weight": self.weight,
         }
 
     def as_json(self) -> dict[str, Any]:
-        """Write it as the Open Job Spec does, and `per_worker`, which is our own; None where there is no limit."""
+        """Write it as the Open Job Spec does, and what is our own; None where there is no limit."""
         return {
             "concurrency": self.concurrency,
             "per_worker": self.per_worker,
             "rate": self.rate and self.rate.as_json(),
             "throttle": self.throttle and self.throttle.as_json(),
+            **({"fair_by": self.fair_by} if self.fair_by is not None else {}),
+            **({"weight": self.weight} if self.weight > 1 else {}),
         }
+
+
+def _template(value: object, field: str) -> str | None:
+    if value is None or (isinstance(value, str) and _TEMPLATE.fullmatch(value)):
+        return value
+    raise PolicyInvalid(field, f"{value!r} must be the beginning of key names and a *, such as 'tenant:*', or None.")
+
+
+def _weight(value: object, field: str) -> int:
+    if value is None:
+        return 1
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= HEAVIEST:
+        raise PolicyInvalid(field, f"{value!r} must be a whole number from 1 to {HEAVIEST}, or None for 1.")
+    return value
 
 
 def stored(key: Any, prefix: str = "") -> Policy:
@@ -178,6 +206,8 @@ def stored(key: Any, prefix: str = "") -> Policy:
         per_worker=getattr(key, f"{prefix}per_worker"),
         rate=rate("rate"),
         throttle=rate("throttle"),
+        fair_by=key.fair_by,
+        weight=key.weight,
     )
 
 
@@ -200,5 +230,7 @@ def describe(policy: Policy) -> str:
         *([f"{policy.per_worker} per worker"] if policy.per_worker is not None else []),
         *([f"{rate.limit} in any {describe_period(rate)}"] if rate else []),
         *([f"{throttle.limit} per {describe_period(throttle)}"] if throttle else []),
+        *([f"turns by {policy.fair_by}"] if policy.fair_by is not None else []),
+        *([f"weight {policy.weight}"] if policy.weight > 1 else []),
     ]
     return ", ".join(named) or "no limits"

@@ -15,6 +15,8 @@ class PolicyRow:
     rate_period: timedelta | None
     throttle_limit: int | None
     throttle_period: timedelta | None
+    fair_by: str | None
+    weight: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -124,6 +124,7 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
         next_start = "now" if key.next_start_at <= key.at else in_words(key.next_start_at, key.at)
         following = "" if key.is_paused else f"; next start {next_start}"
         yield "Throttle", f"{policy.throttle.limit} per {describe_period(policy.throttle)}{following}"
+    yield from _turns(key)
     if key.members is not None:
         yield "Members", f"{key.members.total}, of which {key.members.open} have room"
     if key.stopped_by:
@@ -138,3 +139,19 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
     yield "Waiting", f"{key.waiting:,}{since}"
     if key.oversized:
         yield "Oversized", f"{key.oversized:,} of these cost more than the limits ever allow, and wait alone"
+
+
+def _turns(key: KeyStatus) -> Iterator[tuple[str, str]]:
+    """Say by what the calls that wait take turns, and where each share is."""
+    if key.policy.fair_by is not None:
+        yield "Turns", f"by {key.policy.fair_by}"
+    if key.policy.weight > 1:
+        yield "Weight", f"{key.policy.weight}"
+    for share in key.shares:
+        priority = f", priority {share.priority}" if share.priority else ""
+        lanes = "1 lane waits" if share.lanes == 1 else f"{share.lanes:,} lanes wait"
+        place = "due" if share.ahead == 0 else f"{abs(share.ahead):,.1f} {'ahead' if share.ahead > 0 else 'behind'}"
+        yield (
+            "Share",
+            f"{share.share or f'none of {key.policy.fair_by}'}: {lanes}{priority}, weight {share.weight}, {place}",
+        )

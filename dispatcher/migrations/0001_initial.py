@@ -30,6 +30,8 @@ ALTER TABLE dispatcher_lanesite SET (fillfactor = 50, autovacuum_vacuum_scale_fa
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_note SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
+ALTER TABLE dispatcher_share SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
+    autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_start SET (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
@@ -53,6 +55,7 @@ CREATE TABLE dispatcher_lanesite (
     priority smallint NOT NULL,
     place bigint,
     served_at timestamptz NOT NULL DEFAULT 'epoch',
+    last_served_at timestamptz,
     kept_until timestamptz,
     waits_from bigint NOT NULL DEFAULT -9223372036854775808
 );
@@ -69,6 +72,14 @@ CREATE TABLE dispatcher_start (
     last_cost int NOT NULL
 );
 CREATE INDEX start_key ON dispatcher_start (key_id, at, total);
+
+CREATE TABLE dispatcher_share (
+    key_id bigint NOT NULL,
+    priority smallint NOT NULL,
+    share_id bigint NOT NULL,
+    next bigint NOT NULL
+);
+CREATE INDEX share_key ON dispatcher_share (key_id, priority, share_id);
 
 CREATE TABLE dispatcher_note (
     at timestamptz NOT NULL,
@@ -94,7 +105,7 @@ CREATE TRIGGER lane_has_a_site AFTER INSERT OR DELETE ON dispatcher_lane
 """
 NO_HOT_TABLES = """
 DROP FUNCTION dispatcher_site_of_lane CASCADE;
-DROP TABLE dispatcher_note, dispatcher_start, dispatcher_lanesite;
+DROP TABLE dispatcher_note, dispatcher_share, dispatcher_start, dispatcher_lanesite;
 """
 
 
@@ -123,7 +134,14 @@ class Migration(migrations.Migration):
                 (
                     "served_at",
                     models.DateTimeField(
-                        help_text="When a call of it last started; where it is served alone, it is written now and then."
+                        help_text="When a call of it last started, written now and then where it is served alone; in the line of a fair key, its turn there."
+                    ),
+                ),
+                (
+                    "last_served_at",
+                    models.DateTimeField(
+                        help_text="In the line of a fair key, when a call of it last started: its share has paid for the turn.",
+                        null=True,
                     ),
                 ),
                 (
@@ -176,6 +194,29 @@ class Migration(migrations.Migration):
             ],
             options={
                 "db_table": "dispatcher_start",
+                "managed": False,
+            },
+        ),
+        migrations.CreateModel(
+            name="Share",
+            fields=[
+                ("key_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("priority", models.SmallIntegerField()),
+                (
+                    "share_id",
+                    models.BigIntegerField(
+                        help_text="The key that names the share; 0: calls without such a key; -1: the clock of the key."
+                    ),
+                ),
+                (
+                    "next",
+                    models.BigIntegerField(
+                        help_text="The turn that its next lane gets; of the clock the turn that started last."
+                    ),
+                ),
+            ],
+            options={
+                "db_table": "dispatcher_share",
                 "managed": False,
             },
         ),
@@ -513,6 +554,23 @@ class Migration(migrations.Migration):
                 ("override_throttle_limit", models.PositiveIntegerField(blank=True, null=True)),
                 ("override_throttle_period", models.DurationField(blank=True, null=True)),
                 (
+                    "fair_by",
+                    models.CharField(
+                        blank=True,
+                        help_text="The template of the keys that name shares, such as tenant:*: calls that wait for this key take turns by them.",
+                        max_length=255,
+                        null=True,
+                    ),
+                ),
+                (
+                    "weight",
+                    models.PositiveSmallIntegerField(
+                        db_default=1,
+                        default=1,
+                        help_text="How many turns its calls take as a share, beside one of a share of weight 1.",
+                    ),
+                ),
+                (
                     "is_from_template",
                     models.BooleanField(
                         db_default=False,
@@ -568,6 +626,18 @@ class Migration(migrations.Migration):
                             ("override_per_worker__isnull", True), ("override_per_worker__gte", 1), _connector="OR"
                         ),
                         name="key_override_per_worker_is_positive",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("weight__gte", 1), ("weight__lte", 1000)),
+                        name="key_weight_is_1_to_1000",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("fair_by__isnull", True),
+                            ("fair_by__regex", "^[a-zA-Z0-9][a-zA-Z0-9._:-]*\\*$"),
+                            _connector="OR",
+                        ),
+                        name="key_fair_by_is_a_template",
                     ),
                     models.CheckConstraint(
                         condition=models.Q(
@@ -1058,5 +1128,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("b1e8fbb3"),
+        InstallFunctions("588fadd1"),
     ]

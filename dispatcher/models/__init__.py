@@ -3,7 +3,7 @@
 from dispatcher.models.calls import CallQueue, NextPosition, Slot
 from dispatcher.models.changes import KeyChange
 from dispatcher.models.events import EventLogEntry
-from dispatcher.models.keys import RateLimitKey, Start
+from dispatcher.models.keys import RateLimitKey, Share, Start
 from dispatcher.models.lanes import Lane, LaneSite, Note
 from dispatcher.models.queues import Queue
 from dispatcher.models.workers import Feed, LeaseCheck, PeriodicRun, ResultCursor, Worker
@@ -22,6 +22,7 @@ __all__ = [
     "Queue",
     "RateLimitKey",
     "ResultCursor",
+    "Share",
     "Slot",
     "Start",
     "Worker",

@@ -7,7 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from dispatcher.managers import RateLimitKeyManager
-from dispatcher.validate import STORED_KEY_PATTERN
+from dispatcher.validate import GROUP_PATTERN, STORED_KEY_PATTERN
 
 
 def _is_whole_or_absent(rate: str) -> Q:
@@ -58,6 +58,19 @@ class RateLimitKey(models.Model):
     override_throttle_limit = models.PositiveIntegerField(null=True, blank=True)
     override_throttle_period = models.DurationField(null=True, blank=True)
 
+    fair_by = models.CharField(  # noqa: DJ001 -- it is absent: no template is empty
+        max_length=255,
+        null=True,
+        blank=True,
+        help_text="The template of the keys that name shares, such as tenant:*:"
+        " calls that wait for this key take turns by them.",
+    )
+    weight = models.PositiveSmallIntegerField(
+        default=1,
+        db_default=1,
+        help_text="How many turns its calls take as a share, beside one of a share of weight 1.",
+    )
+
     is_from_template = models.BooleanField(
         default=False,
         db_default=False,
@@ -84,6 +97,11 @@ class RateLimitKey(models.Model):
                     condition=Q(**{f"{limit}__isnull": True}) | Q(**{f"{limit}__gte": 1}),
                 )
                 for limit in ("per_worker", "override_per_worker")
+            ),
+            models.CheckConstraint(name="key_weight_is_1_to_1000", condition=Q(weight__gte=1, weight__lte=1000)),
+            models.CheckConstraint(
+                name="key_fair_by_is_a_template",
+                condition=Q(fair_by__isnull=True) | Q(fair_by__regex=GROUP_PATTERN),
             ),
             *(
                 models.CheckConstraint(name=f"key_{rate}_is_whole_or_absent", condition=_is_whole_or_absent(rate))
@@ -125,3 +143,26 @@ class Start(models.Model):
 
     def __str__(self) -> str:
         return f"{self.cost} of {self.key_id} at {self.at}"
+
+
+class Share(models.Model):
+    """Where the shares of a fair key are, see the function `shares`: rows only while calls wait for the key.
+
+    The migration makes its table, without a unique index, since it changes with nearly every call of such a key.
+    """
+
+    key_id = models.BigIntegerField(primary_key=True)
+    priority = models.SmallIntegerField()
+    share_id = models.BigIntegerField(
+        help_text="The key that names the share; 0: calls without such a key; -1: the clock of the key."
+    )
+    next = models.BigIntegerField(
+        help_text="The turn that its next lane gets; of the clock the turn that started last."
+    )
+
+    class Meta:
+        managed = False
+        db_table = "dispatcher_share"
+
+    def __str__(self) -> str:
+        return f"{self.share_id} of {self.key_id}: {self.next}"

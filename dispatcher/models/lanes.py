@@ -46,7 +46,12 @@ class LaneSite(models.Model):
         "worker may. Else the key that it is parked on.",
     )
     served_at = models.DateTimeField(
-        help_text="When a call of it last started; where it is served alone, it is written now and then."
+        help_text="When a call of it last started, written now and then where it is served alone; in the line of a fair"
+        " key, its turn there."
+    )
+    last_served_at = models.DateTimeField(
+        null=True,
+        help_text="In the line of a fair key, when a call of it last started: its share has paid for the turn.",
     )
     kept_until = models.DateTimeField(
         null=True,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from dispatcher import groups, lanes, sql
 from dispatcher.conf import conf, counting
@@ -11,6 +11,9 @@ from dispatcher.limits.policy import Policy, in_force, stored
 from dispatcher.limits.usage import OverridableRow
 from dispatcher.reports.words import format_time
 from dispatcher.states import Labelled
+
+_MOST_SHARES: Final = 1000
+"""How many shares are shown."""
 
 
 class KeyState(Labelled):
@@ -28,6 +31,25 @@ class Members:
 
     total: int
     open: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """A share of the calls that wait for a key with fair_by, those of one priority."""
+
+    key: str
+    priority: int
+    share: str | None
+    """The key that names it; None: calls without a key of the template."""
+    weight: int
+    lanes: int
+    """How many lanes wait."""
+    ahead: float
+    """How much cost by weight 1 its next start is ahead of the share that is due; negative: behind."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it without the key that it is shown with."""
+        return {name: value for name, value in asdict(self).items() if name != "key"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +92,8 @@ class KeyStatus:
     """How many of those cost more than the limits in force ever allow: they wait alone until the limits change."""
     members: Members | None = None
     """Of a group."""
+    shares: Sequence[Share] = ()
+    """Of a key with fair_by that was named, those that wait."""
 
     @property
     def in_flight(self) -> int:
@@ -109,6 +133,9 @@ class KeyStatus:
             },
             "throttle": self.policy.throttle
             and {**self.policy.throttle.as_json(), "next_allowed_at": format_time(self.next_start_at)},
+            "fair_by": self.policy.fair_by,
+            "weight": self.policy.weight,
+            "shares": [share.as_json() for share in self.shares] if self.policy.fair_by else None,
             "active": self.in_flight,
             "running": self.running,
             "admitted": self.admitted,
@@ -152,9 +179,13 @@ class _KeyRow(OverridableRow):
 def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | None = None) -> list[KeyStatus]:
     """Return how these keys stand, or all if None, in order of name; names that do not exist are left out.
 
-    One statement, whatever the number of keys, and one more where groups are named without their members.
+    One statement, whatever the number of keys, and one more where groups are named without their members, or keys with
+    fair_by: these come with their shares.
     """
     found = _statuses(keys, now)
+    if keys is not None and (fair := [status.name for status in found if status.policy.fair_by is not None]):
+        shares = sql.fetch("report_shares", Share, {"names": fair, "most": _MOST_SHARES})
+        found = [replace(status, shares=[each for each in shares if each.key == status.name]) for status in found]
     patterns = [status.name for status in found if groups.is_group(status.name)]
     if not patterns:
         return found

@@ -57,7 +57,8 @@ def test_all_is_right_in_the_project_and_with_good_settings(settings: Any) -> No
         assert found() == []
 
 
-# Settings: those that can't be read (E001), are out of range (E002), and policies of keys (E003) and of retries (E004)
+# Settings: those that can't be read (E001), are out of range (E002), and policies of keys (E003) and of retries (E004),
+# and shares (W018)
 
 
 WRONG: list[tuple[str, Any, str]] = [
@@ -105,6 +106,15 @@ def test_a_setting_that_is_wrong_is_named(number: str, wrong: Any, words: str, s
     settings.DISPATCHER = wrong
     assert ids() == [f"dispatcher.{number}"]
     assert words in texts()
+
+
+def test_templates_that_could_both_be_the_share_of_a_call_are_w018(settings: Any) -> None:
+    keys = {"api": {"fair_by": "tenant:*"}, "tenant:*": {}, "topic:*": {}}
+    settings.DISPATCHER = {"keys": keys}
+    assert found() == []
+    settings.DISPATCHER = {"keys": {**keys, "tenant:gold:*": {"weight": 3}}}
+    assert ids() == ["dispatcher.W018"]
+    assert "DISPATCHER['keys']['api'].fair_by: 'tenant:*' has the keys of tenant:*, tenant:gold:*" in texts()
 
 
 def test_all_that_is_wrong_is_reported_together_whatever_its_kind(settings: Any) -> None:

@@ -214,6 +214,7 @@ def _places(now: datetime) -> Iterable[str]:
     noted = set(Note.objects.values_list("lane_id", flat=True))
     keys = {key.id: key for key in RateLimitKey.objects.all()}
     lanes = {lane.id: lane for lane in Lane.objects.filter(id__in=waiting)}
+    kept = {site.place for site in sites if site.is_kept}  # workers of the first lane look at the key
     for site in sites:
         if site.lane_id not in waiting or site.lane_id in noted:
             continue
@@ -223,7 +224,7 @@ def _places(now: datetime) -> Iterable[str]:
             spent = _spent_by(lanes[site.lane_id], keys.values())
             if not any(key.per_worker or key.override_per_worker for key in spent):
                 yield f"lane {site.lane_id} waits for a worker with room, and its keys have no limit per worker"
-        elif site.place > 0 and not site.is_kept:
+        elif site.place > 0 and site.place not in kept:
             yield from _parked(lanes[site.lane_id], keys.get(site.place), in_line, now)
 
 

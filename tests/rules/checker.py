@@ -91,6 +91,9 @@ def _passed_over(before: State, after: State, trip: Trip, started: list[Any]) ->
         waits_for = {each.place for each in after.lanes.values() if each.priority >= lane.priority and each is not lane}
         if waits_for & {*all_keys(after, lane)}:  # behind another that takes its turn first
             continue
+        is_brokers = after.deliveries.get(lane.queue, "broker") == "broker"
+        if is_brokers and is_per_worker(after, place, trip.now):  # it may wait for good, see _forgotten
+            continue
         if trip.tasks is not None and head.task not in trip.tasks:
             continue
         world = deepcopy(before)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 BIG = 2**31 - 1
 MILLISECOND = 1_000
 SECOND = 1_000_000
+TURN, FIRST_TURN, CLOCK = 100_000, 7_258_118_400_000_000, -1
 READY, LIMITED = 0, -1
 LOWEST = -(2**63)
 HINTS_APART = 64
@@ -60,6 +61,8 @@ class Key:
     override_until: int | None = None
     is_paused: bool = False
     blocked_until: int | None = None
+    fair_by: str | None = None
+    weight: int = 1
 
     @property
     def is_group(self) -> bool:
@@ -82,6 +85,7 @@ class Lane:
     key_ids: list[int]
     place: int | None = READY
     served_at: int = 0
+    last_served_at: int | None = None
     kept_until: float | None = None
     waits_from: int = LOWEST
 
@@ -197,6 +201,8 @@ class State:
     feeds: dict[Any, Feed] = field(default_factory=dict)
     workers: dict[Any, Worker] = field(default_factory=dict)
     deliveries: dict[str, str] = field(default_factory=dict)
+    shares: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    """Where shares are, by key, priority and share."""
 
     def waiting(self, lane: int) -> list[Call]:
         """Return the calls of a lane that may start, in their order."""
@@ -492,6 +498,34 @@ class Move(NamedTuple):
     place: int | None
     served_at: int | None = None
     kept_until: float | None = None
+    is_turn: bool = False
+
+
+class Line(NamedTuple):
+    """A share that takes turns on a key: those of one priority."""
+
+    key: int
+    priority: int
+    share: int
+
+
+@dataclass(kw_only=True)
+class Seat:
+    """A lane whose share takes turns, its turn if it has one, and what its share has paid for that."""
+
+    line: Line
+    weight: int
+    turn: int | None = None
+    paid: int = 0
+
+    @property
+    def clock(self) -> Line:
+        """The clock of the key: the turn that started last."""
+        return self.line._replace(share=CLOCK)
+
+    def length(self, cost: int) -> int:
+        """Return how long a start lasts on the clock."""
+        return TURN * cost // self.weight
 
 
 @dataclass(kw_only=True)
@@ -507,6 +541,7 @@ class Chosen:
     wake: list[Any] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
     left: int = 0
+    paid: dict[Line, int] = field(default_factory=dict)
 
 
 def take(state: State, trip: Trip) -> Answer:
@@ -567,9 +602,14 @@ def _read_notes(state: State, trip: Trip, own: list[str], queues: set[str]) -> t
             continue
         lane.waits_from = min(lane.waits_from, note.position)
         if lane.place is None or (note.is_forced and lane.place != READY):
-            lane.place = READY
+            _make_ready(lane)
             queues.add(lane.queue)
     return {note.key for note in due if note.key is not None}, served
+
+
+def _make_ready(lane: Lane) -> None:
+    lane.place = READY
+    lane.served_at = lane.served_at if lane.last_served_at is None else lane.last_served_at
 
 
 def _find(state: State, trip: Trip, looked_at: set[int], made_ready: set[str]) -> Found:
@@ -588,13 +628,17 @@ def _find(state: State, trip: Trip, looked_at: set[int], made_ready: set[str]) -
     keys, slept = _read_notes(state, trip, queues, made_ready)
     found.open |= keys
     found.lanes |= dict.fromkeys((lane.id for lane in slept), "mine")
-    for queue in queues:
-        ready = state.front(READY, queue)[: trip.room]
-        found.lanes |= dict.fromkeys((lane.id for lane in ready), "mine")
+    ready = {queue: state.front(READY, queue) for queue in queues}
+    for lanes in ready.values():
+        found.lanes |= dict.fromkeys((lane.id for lane in lanes[: trip.room]), "mine")
     found.lanes |= dict.fromkeys(_limited(state, trip, queues), "mine")
     kept = [lane for lane in state.lanes.values() if lane.kept_until is not None and lane.queue in queues]
     found.open |= {lane.place for lane in kept if lane.place is not None and lane.place > 0}
+    is_full = len(found.lanes) >= trip.room
     _count(state, trip, found, found.open | _keys_of(state, found.lanes))
+    if is_full and any(key.key.fair_by is not None and key.room <= trip.room for key in found.keys.values()):
+        for lanes in ready.values():  # Others that are ready are to stand in line, too.
+            found.lanes |= dict.fromkeys((lane.id for lane in lanes[: trip.room + 50]), "mine")
     found.is_parked = any(state.parked(id) for id in found.keys)
     for key in [key for key in found.keys.values() if key.room > 0 and key.is_open(1, now + tuning.horizon)]:
         for queue in sorted({lane.queue for lane in state.parked(key.id)}):
@@ -693,21 +737,137 @@ class _Choice:
         self.over: set[Any] = set()
         self.met: dict[int, int] = {}
         self.behind: dict[int, int] = {}
+        self.seats = self._seats()
+        self.next = self._next()
+        self.was = dict(self.next)
+        turns = [(seat.line, self._turn_now(seat)) for seat in self.seats.values()]
+        self.first = {line[:2]: min(turn for one, turn in turns if one[:2] == line[:2]) for line, _ in turns}
+        takers = {*found.lanes.values()}
+        self.is_one_by_one = bool(trip.due or trip.is_strict or len(found.publish) > 1 or takers - {"mine"})
+
+    # Shares take turns.
+
+    def _seats(self) -> dict[int, Seat]:
+        """Return the lanes that take turns by share, on the first key by name that says so and is locked."""
+        seats = {}
+        for id in self.found.lanes:
+            lane = self.state.lanes[id]
+            keys = [self.state.keys[key] for key in all_keys(self.state, lane) if key in self.state.keys]
+            keys.sort(key=lambda key: key.name)
+            fair = next((key for key in keys if key.fair_by is not None), None)
+            if fair is None or lane.on_limit != "wait":
+                continue
+            assert fair.fair_by is not None
+            prefix = fair.fair_by.rstrip("*")
+            share = next((key for key in keys if key is not fair and key.name.startswith(prefix)), None)
+            line = Line(fair.id, lane.priority, share.id if share else 0)
+            seats[id] = seat = Seat(line=line, weight=share.weight if share else 1)
+            if lane.last_served_at is None:
+                continue
+            calls = self.state.waiting(id)
+            seat.paid = seat.length(self._cost(lane, calls[0], fair.id) if calls else 1)
+            seat.turn = lane.served_at if lane.place == fair.id else None
+        return seats
+
+    def _next(self) -> dict[Line, int]:
+        """Return where the shares are: who comes new begins at the clock; who has paid and left gets it back."""
+        found = {}
+        for seat in self.seats.values():
+            mine = [each for each in self.seats.values() if each.line == seat.line]
+            clock = self.state.shares.get(seat.clock, FIRST_TURN)
+            stored = self.state.shares.get(seat.line)
+            found[seat.clock], found[seat.line] = clock, clock
+            if stored is not None:
+                is_in_line = any(each.turn is not None for each in mine)
+                stored -= sum(each.paid for each in mine if each.turn is None)
+                found[seat.line] = max(stored, clock - 100 * TURN * is_in_line)
+        return found
+
+    @staticmethod
+    def _cost(lane: Lane, call: Call, key: int) -> int:
+        costs = call.key_costs or []
+        place = lane.key_ids.index(key) if key in lane.key_ids else len(lane.key_ids)
+        return (costs[place] if place < len(costs) else None) or 1
+
+    def _turn_now(self, seat: Seat) -> int:
+        return self.next[seat.line] if seat.turn is None else seat.turn
+
+    def _is_behind(self, lane: Lane) -> bool:
+        """Return whether another lane of its share comes first: the least often met, then the least recently served."""
+        seat = self.seats.get(lane.id)
+        if seat is None or seat.turn is not None or self.is_one_by_one:
+            return False
+        mine = [
+            each
+            for each in self._lanes()
+            if each.id in self.seats and self.seats[each.id].line == seat.line and self.seats[each.id].turn is None
+        ]
+        return lane is not min(mine, key=lambda each: (self.met.get(each.id, 0), each.served_at, each.id))
+
+    def _round(self, lane: Lane) -> int:
+        """Return how far its next call is behind the first of its key, as if each round had a start of cost 1."""
+        if lane.id not in self.seats or len(self.found.lanes) == 1:
+            return TURN * (self.met.get(lane.id, 0) + 1)
+        seat = self.seats[lane.id]
+        return TURN + self._turn_now(seat) - self.first[seat.line[:2]]
+
+    def _take_turn(self, seat: Seat, cost: int) -> None:
+        """Give a lane its turn, if it has none: its share pays for it."""
+        if seat.turn is None:
+            seat.turn, seat.paid = self.next[seat.line], seat.length(cost)
+            self.next[seat.line] += seat.paid
+
+    def _start_turn(self, lane: Lane, call: Call) -> None:
+        """Move the clock to its turn; without one its share pays, and the clock moves only if no lane waits."""
+        seat = self.seats[lane.id]
+        if seat.turn is not None:
+            self.next[seat.clock] = max(self.next[seat.clock], seat.turn)
+            seat.turn = None
+            return
+        if seat.line.key not in self.found.turn_keys:
+            self.next[seat.clock] = max(self.next[seat.clock], self.next[seat.line])
+        self.next[seat.line] += seat.length(self._cost(lane, call, seat.line.key))
+
+    def _line_up(self) -> None:
+        """Let what waits for a fair key that is short, or that others wait for, stand in line; pay back who leaves."""
+        served = {id: n for n, id in enumerate(self.chosen.served)}
+        lanes = [self.state.lanes[id] for id in self.seats]
+        for lane in sorted(lanes, key=lambda lane: (unknown_first(served.get(lane.id)), lane.served_at, lane.id)):
+            seat, rest = self.seats[lane.id], self._rest(lane)
+            key = self.keys[seat.line.key]
+            is_short = not key.is_open(1, self.until) or key.id in self.found.turn_keys
+            if rest and is_short and lane.id not in self.chosen.moves:
+                self._take_turn(seat, self._cost(lane, rest[0], key.id))
+                self.chosen.moves[lane.id] = Move(key.id, seat.turn, None, is_turn=True)
+                self.chosen.open.add(key.id)
+        for id, seat in self.seats.items():
+            if seat.turn is not None and not (id in self.chosen.moves and self.chosen.moves[id].is_turn):
+                self.next[seat.line] -= seat.paid
+        waited = self.found.turn_keys | {move.place for move in self.chosen.moves.values() if move.is_turn}
+        self.chosen.paid = {
+            line: turn for line, turn in self.next.items() if line.key in waited and turn != self.was[line]
+        }
 
     def made(self) -> Chosen:
         """Return what starts, what else becomes of calls, and where lanes go."""
-        while (lane := min(self._lanes(), key=self._order, default=None)) is not None:
+        while (lane := min(self._first_lanes(), key=self._order, default=None)) is not None:
             self.met[lane.id] = self.met.get(lane.id, 0) + 1
             self._meet(lane, self._rest(lane)[0], self.found.lanes[lane.id])
         for id, move in self.chosen.moves.items():  # Passed over for nothing: any worker of its queue finds it ready.
             if move.kept_until == inf and self.keys[move.place].is_open(1, self.until):
-                self.chosen.moves[id] = Move(READY)
+                seat = self.seats.get(id)
+                turn = seat.turn if seat else None
+                self.chosen.moves[id] = Move(READY) if turn is None else Move(move.place, turn, self.now, is_turn=True)
+        self._line_up()
         return self.chosen
 
     def _lanes(self) -> list[Lane]:
         """Return the lanes of which a call may start still."""
         lanes = [self.state.lanes[id] for id in self.found.lanes if id not in self.done]
         return [lane for lane in lanes if self._rest(lane) and not self._is_full(lane)]
+
+    def _first_lanes(self) -> list[Lane]:
+        return [lane for lane in self._lanes() if not self._is_behind(lane)]
 
     def _is_full(self, lane: Lane) -> bool:
         taker = self.found.lanes[lane.id]
@@ -724,9 +884,11 @@ class _Choice:
         strictly = max(place, 1) if self.trip.is_strict else 0
         due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
         tie = place if self.stride else 0
-        is_kept = self.found.lanes[lane.id] == "mine" and lane.kept_until is not None and lane.kept_until < inf
+        is_kept = (
+            self.found.lanes[lane.id] == "mine" and lane.kept_until not in (None, inf) and lane.last_served_at is None
+        )
         served_at = -inf if is_kept else lane.served_at
-        return (strictly, -lane.priority, due, self.met.get(lane.id, 0), tie, served_at, lane.id)
+        return (strictly, -lane.priority, due, self._round(lane), tie, served_at, lane.id)
 
     def _meet(self, lane: Lane, call: Call, taker: str) -> None:
         """Decide about one call."""
@@ -761,6 +923,8 @@ class _Choice:
             state = trip.becomes if taker == "mine" else "dispatched"
             chosen.starts[call.id] = (call, at, state, names or None)
             self.over.add(call.id)
+            if lane.id in self.seats:
+                self._start_turn(lane, call)
             chosen.served = [each for each in chosen.served if each != lane.id] + [lane.id]
             if lane.queue in self.publish and (taker == "published" or trip.becomes == "dispatched"):
                 self.publish[lane.queue] -= 1
@@ -838,6 +1002,10 @@ class _Choice:
     def _stop(self, lane: Lane, kind: int, by: Room, cost: int, *, is_own: bool) -> None:
         self.done.add(lane.id)
         self.chosen.moves[lane.id] = Move(LIMITED if kind == 4 and is_own else by.id)
+        seat = self.seats.get(lane.id)
+        if kind == 2 and seat is not None and by.id == seat.line.key:
+            self._take_turn(seat, cost)
+            self.chosen.moves[lane.id] = Move(by.id, seat.turn, None, is_turn=True)
         if kind == 2:
             by.room = 0
             self.chosen.open.add(by.id)
@@ -861,13 +1029,17 @@ class _Choice:
                 until = now + 100 * MILLISECOND
             elif lane.kept_until == inf:
                 until = now if self._is_missed(lane.queue) else now + self.trip.tuning.keep
+        seat = self.seats.get(lane.id)
+        turn = seat.turn if seat else None
         if until is None:
-            chosen.moves[lane.id] = Move(lane.place, now, inf)
+            served_at = now if seat is None or turn is None else turn + seat.paid
+            chosen.moves[lane.id] = Move(lane.place, served_at, inf, is_turn=turn is not None)
             return None
         if until <= now:
-            chosen.moves[lane.id] = Move(READY, None, until)
+            is_turn = turn is not None
+            chosen.moves[lane.id] = Move(lane.place if is_turn else READY, turn, until, is_turn=is_turn)
             return None
-        chosen.moves[lane.id] = Move(lane.place, None, until)
+        chosen.moves[lane.id] = Move(lane.place, turn, until, is_turn=turn is not None)
         return int(until)
 
     def _is_missed(self, queue: str) -> bool:
@@ -909,6 +1081,7 @@ def _write(state: State, trip: Trip, found: Found, chosen: Chosen) -> None:
         count_starts(state, found.keys.values())
     for fate in chosen.fates:
         _settle(state, trip, fate)
+    state.shares |= chosen.paid
     is_shared = found.is_parked or len(found.lanes) > 1
     for id, settled in [(id, _settled(state, trip, id, chosen, is_shared=is_shared)) for id in found.lanes]:
         state.lanes[id] = settled
@@ -934,16 +1107,17 @@ def _settled(state: State, trip: Trip, id: int, chosen: Chosen, *, is_shared: bo
     is_written = (
         (after.place, after.kept_until) != (lane.place, lane.kept_until)
         or (move is not None and move.served_at is not None)
+        or lane.last_served_at is not None
         or after.waits_from >= lane.waits_from + HINTS_APART
         or (is_served and (is_shared or any(other.place == READY for other in others)))
         or (is_served and lane.served_at < trip.now - 60 * SECOND)
     )
     if not is_written:
         return lane
-    if is_served:
-        after.served_at = trip.now + chosen.served.index(id) + 1
-    elif move and move.served_at is not None:
-        after.served_at = move.served_at
+    served_at = lane.served_at if lane.last_served_at is None else lane.last_served_at
+    served_at = trip.now + chosen.served.index(id) + 1 if is_served else served_at
+    after.served_at = served_at if move is None or move.served_at is None else move.served_at
+    after.last_served_at = served_at if move and move.is_turn else None
     return after
 
 
@@ -997,10 +1171,13 @@ def _leave(
     """Note what must be looked at later; let the room that is left go to lanes parked on it."""
     now, until = trip.now, trip.now + trip.tuning.horizon
     queues |= {state.lanes[id].queue for id, taker in found.lanes.items() if taker != "mine"}
+    fair: set[str] = set()
     for key in found.keys.values():
         if key.id not in chosen.open | found.turn_keys or not state.parked(key.id):
             continue
-        if key.is_open(1, until):
+        if key.is_open(1, until) and key.key.fair_by is not None:
+            fair |= _show(state, key.id, now)
+        elif key.is_open(1, until):
             queues |= _free(state, key, chosen)
         else:
             opens = opens_at(state, key, 1, found.keys, trip)
@@ -1011,12 +1188,13 @@ def _leave(
         note for note in chosen.notes if not any(each.key == note.key and each.at <= note.at for each in earlier)
     ]
     again_at = least(*(note.at for note in chosen.notes)) if trip.becomes == "active" else None
-    is_useful = chosen.left <= 0 or bool(chosen.starts or chosen.moves or chosen.fates)
-    if any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values()):
-        queues |= {*trip.queues}
-        if chosen.left > 0:
-            again_at = now if is_useful else least(again_at, now + 20 * MILLISECOND)
-    woken, publish = _wake_others(state, trip, chosen, queues, is_useful=is_useful)
+    is_useful = chosen.left <= 0 or bool(chosen.starts or chosen.fates)
+    is_useful |= any(not move.is_turn for move in chosen.moves.values())
+    is_ready = any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values())
+    queues |= {*trip.queues} if is_ready else set()
+    if (is_ready or fair & {*trip.queues}) and chosen.left > 0:
+        again_at = now if is_useful else least(again_at, now + 20 * MILLISECOND)
+    woken, publish = _wake_others(state, trip, chosen, queues, fair, is_useful=is_useful)
     again_at = _rest(state, trip, chosen, again_at)
     return Answer(
         started=[*chosen.starts],
@@ -1030,15 +1208,15 @@ def _leave(
 
 
 def _wake_others(
-    state: State, trip: Trip, chosen: Chosen, queues: set[str], *, is_useful: bool
+    state: State, trip: Trip, chosen: Chosen, queues: set[str], fair: set[str], *, is_useful: bool
 ) -> tuple[set[Any], set[str]]:
     """Return the processes that the trip wakes, and the queues that are to be published.
 
     A trip that could have served the ready lanes of its queues, and did nothing, found them locked.
     """
     woken, publish = {each for each in chosen.wake if each is not None}, set[str]()
-    for queue in sorted(queues):
-        if not state.front(READY, queue):
+    for queue in sorted(queues | fair):
+        if queue not in fair and not state.front(READY, queue):
             continue
         delivery = state.deliveries.get(queue, "broker")
         if delivery == "broker":
@@ -1062,13 +1240,23 @@ def _rest(state: State, trip: Trip, chosen: Chosen, again_at: int | None) -> int
     return again_at
 
 
+def _show(state: State, key: int, now: int) -> set[str]:
+    """Have the workers of the lanes that are parked on a fair key look at it; return their queues."""
+    queues = {lane.queue for lane in state.parked(key)}
+    for queue in queues:
+        first = state.front(key, queue)[0]
+        first.kept_until = now if first.kept_until is None else first.kept_until
+    return queues
+
+
 def _free(state: State, key: Room, chosen: Chosen) -> set[str]:
     """Make as many lanes parked on a key ready as it has room for, of each queue."""
     most, freed = min(key.room, 20), []
     for queue in sorted({lane.queue for lane in state.parked(key.id)}):
         freed += [lane for lane in state.front(key.id, queue) if lane.id not in chosen.moves][:most]
     for lane in freed:
-        lane.place, lane.kept_until = READY, None
+        _make_ready(lane)
+        lane.kept_until = None
     return {lane.queue for lane in freed}
 
 

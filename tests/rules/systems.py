@@ -36,7 +36,7 @@ QUEUES = ["a", "b", "c", "d"]
 WORKERS = [UUID(int=n) for n in range(1, 5)]
 PROCESSES = {worker: [UUID(int=10 * worker.int + n) for n in (1, 2)] for worker in WORKERS}
 """Of each worker."""
-TABLES = ["callqueue", "lane", "lanesite", "slot", "start", "note", "feed", "ratelimitkey", "queue", "worker"]
+TABLES = ["callqueue", "lane", "lanesite", "slot", "start", "note", "share", "feed", "ratelimitkey", "queue", "worker"]
 LIMITS = ["concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period"]
 
 
@@ -75,6 +75,8 @@ def random_system(rnd: Random) -> State:
     if rnd.random() < 0.4:
         names += ["g:*", *(f"g:{n}" for n in range(rnd.randint(0, 4)))]
         names += ["g:1*"] if rnd.random() < 0.2 else []
+    fair = pick([0, 0, 0.5, 1])
+    names += [f"t:{n}" for n in range(rnd.randint(1, 3))] if fair else []
     names += [f"queue:{queue}" for queue in QUEUES if rnd.random() < 0.2]
     rnd.shuffle(names)
     for id, name in enumerate(names, 1):
@@ -85,6 +87,8 @@ def random_system(rnd: Random) -> State:
             override=limits(),
             override_until=pick([None, None, None, BEGIN + SECOND // 2, BEGIN + 3 * SECOND]),
             is_paused=rnd.random() < 0.05,
+            fair_by=pick(["t:*", "t:*", "k*"]) if rnd.random() < fair else None,
+            weight=pick([1, 1, 2, 3]),
             blocked_until=pick([None, None, None, BEGIN + SECOND, BEGIN - 2 * SECOND, BEGIN - 7 * SECOND]),
         )
     deliveries = {queue: pick(["direct", "direct", "direct", "broker", "http", None]) for queue in QUEUES}
@@ -184,6 +188,8 @@ def _load_keys(db: psycopg.Connection, state: State) -> None:
             "is_paused": key.is_paused,
             "blocked_until": time(key.blocked_until),
             "override_until": time(key.override_until),
+            "fair_by": key.fair_by,
+            "weight": key.weight,
         }
         for name in LIMITS:
             for prefix, limits in (("", key.limits), ("override_", key.override)):
@@ -262,8 +268,10 @@ def held_in_memory(state: State) -> dict[str, Any]:
         "slots": Counter(state.slots),
         "starts": Counter((key, start) for key, starts in state.starts.items() for start in starts),
         "lanes": {
-            lane.id: (lane.place, lane.served_at, lane.kept_until, lane.waits_from) for lane in state.lanes.values()
+            lane.id: (lane.place, lane.served_at, lane.last_served_at, lane.kept_until, lane.waits_from)
+            for lane in state.lanes.values()
         },
+        "shares": {tuple(line): turn for line, turn in state.shares.items()},
         "notes": Counter(state.notes),
         "feeds": {id: (feed.worker, feed.queues, feed.idle_at) for id, feed in state.feeds.items()},
     }
@@ -301,12 +309,13 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
             for row in rows("SELECT key_id, at, total, cost, last_cost FROM dispatcher_start")
         ),
         "lanes": {
-            row[0]: (row[1], back(row[2]), float("inf") if row[3] else back(row[4]), row[5])
+            row[0]: (row[1], back(row[2]), back(row[3]), float("inf") if row[4] else back(row[5]), row[6])
             for row in rows(
-                "SELECT lane_id, place, served_at, COALESCE(kept_until = 'infinity', false),"
+                "SELECT lane_id, place, served_at, last_served_at, COALESCE(kept_until = 'infinity', false),"
                 " NULLIF(kept_until, 'infinity'), waits_from FROM dispatcher_lanesite"
             )
         },
+        "shares": {row[:3]: row[3] for row in rows("SELECT key_id, priority, share_id, next FROM dispatcher_share")},
         "notes": Counter(
             Note(back(row[0]) or 0, *row[1:])
             for row in rows("SELECT at, lane_id, key_id, is_forced, position FROM dispatcher_note")

@@ -139,3 +139,8 @@ def trim_starts(*, now: datetime | None = None) -> int:
         trimmed += batch.trimmed
         if batch.last == 0 or monotonic() >= stop_at:
             return trimmed
+
+
+def trim_shares() -> None:
+    """Delete what shares of fair keys have got where it no longer counts, up to a batch."""
+    sql.ask("trim_shares", object, {"most": _BATCH})

@@ -1,6 +1,7 @@
 -- audit_unserved_parked: keys with room for the first call of a lane that is parked on them, or that are gone, without
 -- a note: no trip would look at them.
--- By right such a lane waits for its worker (`kept_until`), or behind a lane that is ready and spends the key.
+-- By right such a lane waits for its worker (`kept_until`), behind one that does, or behind a lane that is ready and
+-- spends the key.
 -- Hops from key to key on the index lanesite_place, so the number of lanes that are parked on one costs nothing.
 -- Relies on slot_key, start_key and call_waiting.
 WITH RECURSIVE {{clock}}, {{keys_named_by(dispatcher_lanesite, place)}}, front AS MATERIALIZED (
@@ -39,5 +40,7 @@ SELECT 'key ' || COALESCE(front.name, front.key_id::text) AS what, front.key_id:
                      JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
                     WHERE site.place <= 0
                       AND (lane.key_ids @> ARRAY[front.key_id] OR 'queue:' || lane.queue = front.name))
+   AND NOT EXISTS (SELECT FROM dispatcher_lanesite AS site
+                    WHERE site.place = front.key_id AND isfinite(site.kept_until))
  ORDER BY front.name, front.key_id
  LIMIT %(most)s::int

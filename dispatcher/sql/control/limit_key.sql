@@ -10,6 +10,8 @@ WITH limited AS (
            throttle_limit = CASE WHEN %(has_throttle)s::bool THEN %(throttle_limit)s::int ELSE throttle_limit END,
            throttle_period = CASE WHEN %(has_throttle)s::bool THEN %(throttle_period)s::interval
                                   ELSE throttle_period END,
+           fair_by = CASE WHEN %(has_fair_by)s::bool THEN %(fair_by)s::text ELSE fair_by END,
+           weight = CASE WHEN %(has_weight)s::bool THEN %(weight)s::smallint ELSE weight END,
            is_from_template = false, limited_at = clock_timestamp()
      WHERE name = %(name)s::text
     RETURNING key.id

@@ -7,31 +7,6 @@
 -- is kept for the workers of that queue for a moment. Else it is passed over once; after one round the room is kept for
 -- them for `keep`. If none comes, the lane is ready for them, and until one looks at it no room is kept for others of
 -- the queue, which are ready in their turn: else each lane of a busy worker would close the key for `keep`.
-CREATE TYPE @start AS (
-    call uuid,
-    at timestamptz,
-    state text,
-    chosen jsonb,             -- the member of each group
-    key_ids bigint[],         -- the keys that it spends; NULL: none
-    costs int[],
-    is_counted bool           -- whether a window counts it
-);
-CREATE TYPE @fate AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
-CREATE TYPE @move AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid);
-CREATE TYPE @pending AS (at timestamptz, lane_id bigint, key_id bigint);
-CREATE TYPE @chosen AS (
-    starts @start[],
-    fates @fate[],
-    served bigint[],          -- lanes in the order in which calls of theirs started last
-    moves @move[],            -- lanes that do not go on, and the call of each that a limit stopped
-    notes @pending[],
-    wake uuid[],
-    keys @key_room[],
-    counts bool,              -- whether starts of any key are recorded
-    counted @key_room[],      -- starts of the trip that are earlier than the last of their key
-    open bigint[],            -- keys to look at, and those that stopped a lane
-    room_left int
-);
 CREATE FUNCTION @choose(p_found @found, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
     p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning @tuning) RETURNS @chosen LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -54,6 +29,7 @@ DECLARE
   v_fates @fate[] := '{}';
   v_served bigint[] := '{}';
   v_moves @move[] := '{}';
+  v_move @move;
   v_notes @pending[] := '{}';
   v_wake uuid[] := '{}';
   v_open bigint[] := p_found.open;
@@ -74,17 +50,38 @@ DECLARE
   v_opens timestamptz;
   v_ks int[];                                        -- what it spends: indexes of keys, and costs
   v_costs int[];
-  v_chosen jsonb;
+  v_members jsonb;
   v_worker uuid;
   v_publishes int;
+  v_seated bigint[];                                 -- lanes whose share takes turns on a key of theirs, see shares
+  v_seats @seat[];
+  v_lines @line[];
+  v_ranked uuid[];                                   -- their calls, with the rounds of these
+  v_rounds bigint[];
+  v_one_by_one bool;                                 -- rounds hold for one start
+  s int;                                             -- the seat of its lane
+  v_line int;
   k int;
   m int;
 BEGIN
   IF v_publish <> '{}' THEN v_heads := GREATEST(v_heads, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
   v_heads := v_heads / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
+  FOR i IN 1 .. cardinality(v_ids) LOOP
+    IF v_keys[i].fair_by IS NOT NULL THEN
+      SELECT share.lanes, share.seats, share.lines INTO v_seated, v_seats, v_lines
+        FROM @shares(p_found.lanes, v_ids, v_heads) AS share;
+      v_one_by_one := p_stride IS NOT NULL OR p_is_strict OR cardinality(v_publish) > 1
+        OR EXISTS (SELECT FROM unnest(p_found.lanes) AS lane WHERE lane.taker <> 'mine');
+      EXIT;
+    END IF;
+  END LOOP;
   LOOP
     v_is_over := true;
     v_short := NULL;
+    IF v_seats IS NOT NULL AND cardinality(p_found.lanes) > 1 THEN
+      SELECT ranked.calls, ranked.rounds INTO v_ranked, v_rounds
+        FROM @rounds(v_seated, v_seats, v_lines, v_met, v_done, v_over, v_one_by_one) AS ranked;
+    END IF;
     FOR v_call IN
       SELECT head.id, head.key_costs, head.fate, head.turn, lane.id AS lane, lane.place, lane.key_ids, lane.queue,
              lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n
@@ -92,8 +89,8 @@ BEGIN
        CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
        CROSS JOIN LATERAL (
              SELECT cardinality(array_positions(v_met, lane.id)) AS n,
-                    CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until) THEN '-infinity' ELSE lane.served_at
-                    END AS at) AS met
+                    CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until) AND lane.last_served_at IS NULL
+                         THEN '-infinity' ELSE lane.served_at END AS at) AS met
        CROSS JOIN LATERAL (
              SELECT call.id, call.key_costs, row_number() OVER () AS turn,
                     CASE WHEN call.is_revoked THEN 'cancelled'
@@ -105,14 +102,16 @@ BEGIN
                       WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
                         AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
                       ORDER BY call.position
-                      LIMIT v_heads
+                      LIMIT COALESCE(v_seats[array_position(v_seated, lane.id)].heads, v_heads)
                         FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
+       CROSS JOIN LATERAL (
+             SELECT COALESCE(v_rounds[array_position(v_ranked, head.id)], 100000 * (head.turn + met.n)) AS n) AS round
        WHERE lane.id <> ALL (v_done)
        ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
                 v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
                   PARTITION BY lane.queue
-                      ORDER BY lane.priority DESC, head.turn + met.n, met.at, lane.id) NULLS FIRST,
-                head.turn + met.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.at, lane.id
+                      ORDER BY lane.priority DESC, round.n, met.at, lane.id, head.turn) NULLS FIRST,
+                round.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.at, lane.id, head.turn
     LOOP
       CONTINUE WHEN v_call.lane = ANY (v_done);
       -- Whether a limit per worker is the taker's own: else the broker chooses the worker.
@@ -125,6 +124,10 @@ BEGIN
         EXIT;
       END IF;
       v_met := v_met || v_call.lane;
+      IF v_seats IS NOT NULL THEN
+        s := array_position(v_seated, v_call.lane);
+        v_line := v_seats[s].line;
+      END IF;
 
       -- What stops it: 1 a limit that never allows it, 2 a limit, 3 a lock, 4 what this worker holds; 9 nothing.
       v_least := 9;
@@ -133,7 +136,7 @@ BEGIN
       v_by_id := NULL;
       v_ks := '{}';
       v_costs := '{}';
-      v_chosen := NULL;
+      v_members := NULL;
       FOR i IN 1 .. CASE WHEN v_call.fate IS NULL THEN cardinality(v_call.key_ids) ELSE 0 END LOOP
         v_cost := COALESCE(v_call.key_costs[i], 1);
         k := array_position(v_ids, v_call.key_ids[i]);
@@ -171,7 +174,7 @@ BEGIN
         IF m IS NOT NULL THEN
           v_ks := v_ks || m;
           v_costs := v_costs || v_cost;
-          v_chosen := COALESCE(v_chosen, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
+          v_members := COALESCE(v_members, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
         END IF;
       END LOOP;
       FOREACH k IN ARRAY v_ks LOOP
@@ -200,14 +203,26 @@ BEGIN
           v_short := GREATEST(v_short, v_call.priority);
           v_is_over := false;
         END IF;
-        CONTINUE WHEN p_stride IS NULL;
+        CONTINUE WHEN p_stride IS NULL AND v_seats IS NULL;
         v_is_over := false;                          -- by weight: whose turn is it now?
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1
-                                                 ELSE v_by_id END,
-                               NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END)::@move;
+        v_move := (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1 ELSE v_by_id END,
+                   NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END, false);
+        IF s IS NOT NULL AND (v_least = 3 OR (v_least = 2 AND v_by_id = v_lines[v_line].key_id)) THEN
+          IF v_least = 2 AND v_seats[s].turn IS NULL THEN           -- its share pays for the turn
+            v_seats[s].turn := v_lines[v_line].next;
+            v_seats[s].length := @turn(v_by_cost, v_lines[v_line].weight);
+            v_lines[v_line].next := v_lines[v_line].next + v_seats[s].length;
+          END IF;
+          IF v_seats[s].turn IS NOT NULL THEN
+            v_move.place := v_lines[v_line].key_id;
+            v_move.served_at := @turn_at(v_seats[s].turn);
+            v_move.is_turn := true;
+          END IF;
+        END IF;
+        v_moves := v_moves || v_move;
         CASE v_least
           WHEN 2 THEN                                -- calls behind it do not take the room that it waits for
             v_keys[v_by].room := 0;
@@ -216,18 +231,18 @@ BEGIN
             IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::@pending; END IF;
             v_opens := NULL;
           WHEN 3 THEN
-            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_by_id)::@pending;
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_move.place)::@pending;
           ELSE
             IF v_is_own THEN
               v_keys[v_by].own := 0;
               v_wake := v_wake || @wake(v_call.queue, v_by_id, NULL, p_tuning.silence, v_now);
             END IF;
         END CASE;
-        CONTINUE WHEN p_stride IS NULL;
+        CONTINUE WHEN p_stride IS NULL AND (s IS NULL OR (v_move.is_turn AND v_least = 2));
         v_is_over := false;
         EXIT;
       ELSIF v_call.taker <> 'others' THEN            -- it starts
-        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_chosen,
+        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_members,
                     CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
                     CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::@start;
         v_over := v_over || v_call.id;
@@ -237,6 +252,22 @@ BEGIN
         IF v_call.taker = 'mine' THEN
           v_left := v_left - 1;
           v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
+        END IF;
+        IF s IS NOT NULL THEN                        -- the key's clock moves; its share pays if it has not for a turn
+          k := v_seats[s].clock;
+          IF v_seats[s].turn IS NOT NULL THEN
+            v_lines[k].next := GREATEST(v_lines[k].next, v_seats[s].turn);
+            v_seats[s].turn := NULL;
+          ELSE
+            IF v_lines[v_line].key_id <> ALL (p_found.turn_keys) THEN    -- else it is behind those that wait
+              v_lines[k].next := GREATEST(v_lines[k].next, v_lines[v_line].next);
+            END IF;
+            v_lines[v_line].next := v_lines[v_line].next
+              + @turn(COALESCE(v_call.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
+          END IF;
+        END IF;
+        IF v_seats IS NOT NULL AND (v_call.turn = COALESCE(v_seats[s].heads, v_heads) OR (v_one_by_one AND s > 0)) THEN
+          v_is_over := false;                        -- calls that were not read may come next
         END IF;
       ELSE                                           -- it is first, and others' to start
         v_done := v_done || v_call.lane;
@@ -252,13 +283,19 @@ BEGIN
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
         IF v_opens IS NULL THEN                      -- passed over: it waits behind all others of the key for a round
-          v_moves := v_moves || (v_call.lane, v_call.place, v_now, 'infinity', NULL)::@move;
+          v_moves := v_moves || (v_call.lane, v_call.place,
+            COALESCE(@turn_at(v_seats[s].turn + v_seats[s].length), v_now), 'infinity', NULL,
+            v_seats[s].turn IS NOT NULL)::@move;
           CONTINUE;
         ELSIF v_opens <= v_now THEN                  -- none has come: any worker of its queue finds it ready
-          v_moves := v_moves || (v_call.lane, 0, NULL, v_opens, NULL)::@move;
+          v_moves := v_moves || CASE WHEN v_seats[s].turn IS NULL
+                                     THEN (v_call.lane, 0, NULL, v_opens, NULL, false)::@move
+                                     ELSE (v_call.lane, v_call.place, @turn_at(v_seats[s].turn), v_opens, NULL, true)
+                                          ::@move END;
           CONTINUE;
         ELSE
-          v_moves := v_moves || (v_call.lane, v_call.place, NULL, v_opens, NULL)::@move;
+          v_moves := v_moves || (v_call.lane, v_call.place, @turn_at(v_seats[s].turn), v_opens, NULL,
+                                 v_seats[s].turn IS NOT NULL)::@move;
         END IF;
       END IF;
 
@@ -294,6 +331,7 @@ BEGIN
       END LOOP;
       IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
       v_opens := NULL;
+      EXIT WHEN NOT v_is_over AND v_seats IS NOT NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
   END LOOP;
@@ -301,9 +339,16 @@ BEGIN
   FOR i IN 1 .. cardinality(v_moves) LOOP
     k := array_position(v_ids, v_moves[i].place);
     IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
-      v_moves[i] := (v_moves[i].lane, 0, NULL, NULL, NULL)::@move;
+      s := array_position(v_seated, v_moves[i].lane);
+      v_moves[i] := CASE WHEN v_seats[s].turn IS NULL THEN (v_moves[i].lane, 0, NULL, NULL, NULL, false)::@move
+                         ELSE (v_moves[i].lane, v_moves[i].place, @turn_at(v_seats[s].turn), v_now, NULL, true)::@move
+                         END;
     END IF;
   END LOOP;
+  IF v_seats IS NOT NULL THEN
+    SELECT lined.moves, lined.opened, lined.paid INTO v_moves, v_open, v_lines
+      FROM @line_up(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
+  END IF;
   RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
-          v_open, v_left);
+          v_open, v_left, v_lines);
 END $$;

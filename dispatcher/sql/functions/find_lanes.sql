@@ -44,6 +44,7 @@ DECLARE
   v_has_limited bool;
   v_has_kept bool;
   v_is_parked bool := false;
+  v_is_fair bool := false;                           -- more lanes were looked at
   v_other record;
   v_left int;
   v_locked record;
@@ -140,9 +141,26 @@ BEGIN
     v_busy := v_busy || v_locked.busy;
     v_open := v_open || v_locked.groups;
     EXIT WHEN v_round = 2;
+    IF cardinality(v_rows) >= p_room THEN            -- others may be ready: they are to stand in line, too
+      FOR k IN 1 .. cardinality(v_locked.ids) LOOP
+        CONTINUE WHEN v_locked.keys[k].fair_by IS NULL OR v_locked.keys[k].room > p_room;
+        v_is_fair := true;
+        v_lanes := v_lanes || @lanes_at(ARRAY(
+          SELECT front.row
+            FROM unnest(v_queues) AS mine (name)
+           CROSS JOIN LATERAL (
+                 SELECT site.ctid AS row
+                   FROM dispatcher_lanesite AS site
+                  WHERE site.place = 0 AND site.queue = mine.name AND site.ctid <> ALL (v_rows)
+                  ORDER BY site.priority DESC, site.served_at, site.lane_id
+                  LIMIT 50
+                    FOR NO KEY UPDATE SKIP LOCKED) AS front), 'mine');
+        EXIT;
+      END LOOP;
+    END IF;
     v_is_parked := (SELECT site.lane_id FROM dispatcher_lanesite AS site
                      WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NOT NULL;
-    EXIT WHEN NOT v_is_parked;
+    EXIT WHEN NOT v_is_parked AND NOT v_is_fair;
     -- As many of the lanes parked on keys with room as there is room for.
     FOR v_other IN
       WITH RECURSIVE turn (key_id, room, queue) AS (

@@ -6,19 +6,12 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_count int;
 BEGIN
-  WITH RECURSIVE turn (queue) AS (
-    SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = p_key
-     UNION ALL
-    SELECT (SELECT min(site.queue) FROM dispatcher_lanesite AS site
-             WHERE site.place = p_key AND site.queue > turn.queue)
-      FROM turn
-     WHERE turn.queue IS NOT NULL
-  ), freed AS (
+  WITH freed AS (
     UPDATE dispatcher_lanesite AS site
-       SET place = 0, kept_until = NULL
+       SET place = 0, kept_until = NULL, served_at = COALESCE(site.last_served_at, site.served_at)
      WHERE site.ctid = ANY (ARRAY(
              SELECT front.row
-               FROM turn
+               FROM unnest(@parked_queues(p_key)) AS turn (queue)
               CROSS JOIN LATERAL (
                     SELECT site.ctid AS row
                       FROM dispatcher_lanesite AS site

@@ -10,6 +10,7 @@ CREATE TYPE @lane AS (
     key_ids bigint[],
     place bigint,
     served_at timestamptz,
+    last_served_at timestamptz,
     kept_until timestamptz,
     waits_from bigint,        -- no call of it waits before this position, but for those of notes that are not read
     taker text                -- who may take its calls: mine, published (by anyone) or others
@@ -18,9 +19,10 @@ CREATE FUNCTION @lanes_at(p_rows tid[], p_taker text) RETURNS @lane[] LANGUAGE p
 BEGIN
   RETURN (
     SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
-                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.kept_until,
-                      site.waits_from, p_taker)::@lane)
-      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.kept_until, site.waits_from
+                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.last_served_at,
+                      site.kept_until, site.waits_from, p_taker)::@lane)
+      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.last_served_at, site.kept_until,
+                   site.waits_from
               FROM dispatcher_lanesite AS site
              WHERE site.ctid = ANY (p_rows) OFFSET 0) AS site
      CROSS JOIN LATERAL (

@@ -68,7 +68,9 @@ BEGIN
   END IF;
   IF v_lanes IS NOT NULL THEN
     UPDATE dispatcher_lanesite AS site
-       SET place = CASE WHEN lane.is_ready THEN 0 ELSE site.place END, waits_from = lane.waits_from
+       SET place = CASE WHEN lane.is_ready THEN 0 ELSE site.place END, waits_from = lane.waits_from,
+           served_at = CASE WHEN lane.is_ready THEN COALESCE(site.last_served_at, site.served_at)
+                            ELSE site.served_at END
       FROM unnest(v_lanes, v_ready, v_froms) AS lane (id, is_ready, waits_from)
      WHERE site.lane_id = ANY (v_lanes) AND site.lane_id = lane.id;
   END IF;

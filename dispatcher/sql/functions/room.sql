@@ -26,7 +26,8 @@ CREATE TYPE @key_room AS (
     used bigint,              -- the cost that the trip starts
     name text,
     concurrency int,
-    per_worker int
+    per_worker int,
+    fair_by text              -- its turns go to shares: calls that spend a key whose name begins so
 );
 CREATE FUNCTION @room(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
 RETURNS SETOF @key_room LANGUAGE sql STABLE AS $$
@@ -54,7 +55,7 @@ SELECT key.id,
        key.is_group,
        COALESCE(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit) IS NOT NULL,
        (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
-       key.name::text, force.concurrency, force.per_worker
+       key.name::text, force.concurrency, force.per_worker, key.fair_by::text
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
  CROSS JOIN LATERAL (

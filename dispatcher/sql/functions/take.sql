@@ -15,6 +15,7 @@ CREATE TYPE @site AS (
     row tid,
     place bigint,
     served_at timestamptz,
+    last_served_at timestamptz,
     kept_until timestamptz,
     waits_from bigint
 );
@@ -45,6 +46,7 @@ DECLARE
   v_is_ready bool;                                   -- lanes of this worker's queues are
   v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
   v_is_useful bool;                                  -- the trip did something, or had no room
+  v_fair text[] := '{}';                             -- queues with lanes that keep their turns on keys with room
 BEGIN
   -- 1 Record the ends given. Look at the keys that they free.
   ended := '{}';
@@ -115,15 +117,17 @@ BEGIN
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
     PERFORM @note_limits(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
+  IF v_chosen.lines IS NOT NULL THEN PERFORM @pay(v_chosen.lines); END IF;
   IF v_found.lanes <> '{}' THEN
     -- A lane that is served alone keeps its turn, and is written now and then: an old snapshot keeps each version.
     v_sites := ARRAY(
-      SELECT (lane.row, site.place, CASE WHEN site.turn IS NULL THEN COALESCE(site.served_at, lane.served_at)
-                                         ELSE v_now + site.turn * interval '1 microsecond' END,
-              site.kept_until, site.waits_from)::@site
+      SELECT (lane.row, site.place, COALESCE(site.served_at, site.last_served_at),
+              CASE WHEN site.is_turn THEN site.last_served_at END, site.kept_until, site.waits_from)::@site
         FROM unnest(v_found.lanes) AS lane
        CROSS JOIN LATERAL (
-             SELECT move.served_at, move.kept_until, turn.turn,
+             SELECT move.served_at, move.is_turn, move.kept_until, turn.turn,
+                    COALESCE(v_now + turn.turn * interval '1 microsecond', lane.last_served_at, lane.served_at)
+                    AS last_served_at,
                     CASE WHEN move.lane IS NOT NULL THEN move.place WHEN first.position IS NOT NULL THEN 0 END AS place,
                     COALESCE(first.position,
                              (SELECT max(call.position) + 1 FROM dispatcher_callqueue AS call
@@ -140,7 +144,8 @@ BEGIN
                      ORDER BY call.position
                      LIMIT 1) AS first ON true) AS site
        WHERE site.place IS DISTINCT FROM lane.place OR site.kept_until IS DISTINCT FROM lane.kept_until
-          OR site.served_at IS NOT NULL OR site.waits_from >= lane.waits_from + 64
+          OR site.served_at IS NOT NULL OR lane.last_served_at IS NOT NULL
+          OR site.waits_from >= lane.waits_from + 64
           OR (site.turn IS NOT NULL
               AND (lane.served_at < v_now - interval '1 minute' OR v_found.is_parked OR cardinality(v_found.lanes) > 1
                    OR (SELECT other.lane_id FROM dispatcher_lanesite AS other
@@ -148,8 +153,8 @@ BEGIN
                       IS NOT NULL)));
     IF v_sites <> '{}' THEN
       UPDATE dispatcher_lanesite AS site
-         SET place = settled.place, served_at = settled.served_at, kept_until = settled.kept_until,
-             waits_from = settled.waits_from
+         SET place = settled.place, served_at = settled.served_at, last_served_at = settled.last_served_at,
+             kept_until = settled.kept_until, waits_from = settled.waits_from
         FROM unnest(v_sites) AS settled
        WHERE site.ctid = ANY (ARRAY(SELECT settled.row FROM unnest(v_sites) AS settled)) AND site.ctid = settled.row;
     END IF;
@@ -167,8 +172,13 @@ BEGIN
   END IF;
   FOREACH v_key IN ARRAY v_keys LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
-      v_freed := @free_lanes(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
-      v_queues := v_queues || v_freed.queues;
+      IF v_key.fair_by IS NULL THEN
+        v_freed := @free_lanes(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+        v_queues := v_queues || v_freed.queues;
+      ELSE
+        v_freed := @show_lanes(v_key.id, v_now);
+        v_fair := v_fair || v_freed.queues;
+      END IF;
       IF v_freed.is_short THEN
         v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::@pending;
         again_at := LEAST(again_at, v_now + interval '20 milliseconds');
@@ -195,8 +205,8 @@ BEGIN
                       CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
                       CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
   END IF;
-  v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_chosen.moves <> '{}'
-                 OR v_chosen.fates <> '{}';
+  v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_chosen.fates <> '{}'
+                 OR EXISTS (SELECT FROM unnest(v_chosen.moves) AS move WHERE move.is_turn IS NOT TRUE);
   -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.
   -- A trip that could have served them and did nothing found them locked: so would others, and wake it in turn.
   SELECT array_remove(v_chosen.wake || array_agg(
@@ -211,8 +221,10 @@ BEGIN
     FROM (SELECT mine.name,
                  COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
                           'broker') AS delivery
-            FROM (SELECT DISTINCT name FROM unnest(v_queues || p_queues) AS queue (name) ORDER BY name) AS mine
-           WHERE (SELECT site.lane_id FROM dispatcher_lanesite AS site
+            FROM (SELECT DISTINCT name FROM unnest(v_queues || v_fair || p_queues) AS queue (name)
+                   ORDER BY name) AS mine
+           WHERE mine.name = ANY (v_fair)
+              OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
                    WHERE site.place = 0 AND site.queue = mine.name
                    ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
   IF v_is_ready AND v_chosen.room_left > 0 THEN

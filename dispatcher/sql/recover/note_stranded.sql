@@ -65,7 +65,7 @@ WITH RECURSIVE {{clock}}, slice AS MATERIALIZED (
       FROM clock
      CROSS JOIN key
      CROSS JOIN LATERAL (
-           SELECT lane.id, lane.key_ids
+           SELECT lane.id, lane.key_ids, site.kept_until
              FROM dispatcher_lanesite AS site
              JOIN dispatcher_lane AS lane ON lane.id = site.lane_id
             WHERE site.place = key.id
@@ -78,6 +78,8 @@ WITH RECURSIVE {{clock}}, slice AS MATERIALIZED (
                              ORDER BY call.position
                              LIMIT 1), 1) AS cost) AS head
      WHERE NOT key.is_gone AND key.room > 0 AND (key.room >= head.cost OR key.fits < head.cost)
+       -- Where room is kept for the first, its workers look at the key.
+       AND COALESCE(NOT isfinite(front.kept_until), true)
        AND NOT EXISTS (SELECT FROM dispatcher_note AS note
                         WHERE note.key_id = key.id AND note.at <= clock.now + %(soon)s::interval)
 ), stranded AS MATERIALIZED (
