@@ -82,6 +82,8 @@ class Keeper:
         self._asked = 0
         """How many loops were asked to leave."""
         self._queues_at = 0.0
+        self._queues: list[str] = []
+        """Those that were looked up last."""
         self.is_closing = False
         self._read, self._write = os.pipe()
         self._submit_read, self._submit_write = os.pipe()
@@ -200,12 +202,12 @@ class Keeper:
                 dispatcher.send(event.pop("kind"), **event)
 
     def _look_up(self) -> None:
-        """Have the worker's direct queues looked up, once its first heartbeat is recorded."""
-        now = monotonic()
-        if heartbeat.has_direct() is None or now < self._queues_at:
+        """Have the worker's direct queues looked up, once its first heartbeat is recorded; others at once."""
+        now, queues = monotonic(), list(self.consumer.app.amqp.queues.consume_from)
+        if heartbeat.has_direct() is None or (now < self._queues_at and queues == self._queues):
             return
         self._queues_at = now + min(_QUEUES_S, conf().heartbeat.total_seconds())
-        queues = list(self.consumer.app.amqp.queues.consume_from)
+        self._queues = queues
 
         def look() -> None:
             found = workers.direct_queues(queues)

@@ -400,3 +400,13 @@ def test_a_worker_whose_transport_is_its_memory_swallows_no_call_of_the_broker(p
     processes.start_worker("second")
     processes.stack.wait_ready()
     assert {(ended(call).state, processes.noted(call.id)) for call in calls} == {(State.COMPLETED, 1)}
+
+
+def test_a_queue_that_a_worker_is_to_consume_is_served_at_once(processes: Processes) -> None:
+    worker = start(processes, env=SELDOM)
+    eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+    other = f"{QUEUE}-other"
+    Queue.objects.create(name=other, delivery="direct")
+    sample_tasks.app.control.add_consumer(other, destination=[worker.name], reply=True)
+    call = ended(CallQueue.objects.send(sample_tasks.echo, args=["hello"], queue=other))
+    assert (call.started_at - call.created_at).total_seconds() < 2.5, "the worker looks by itself every five seconds"
