@@ -30,6 +30,11 @@ _LOOK_S: Final = 1.0
 """How often an idle process looks, though it was not notified."""
 _AGAIN_S: Final = 0.02
 """How soon a process that is marked as idle looks once more: for wake-ups that looked for marks before it had one."""
+_LOOKS_S: Final = (0.0, _AGAIN_S)
+"""How soon a process that is marked as idle looks again: at once for what was sent before the mark was seen, and soon
+for wake-ups that had looked for marks before it."""
+_LAST_S: Final = 5.0
+"""How long a process that takes no more calls tries to record the ends of those it had."""
 _GATHER_S: Final = 0.003
 """In a stream of short runs: how long it waits for more before it looks again."""
 _GATHERS: Final = 3
@@ -262,10 +267,3 @@ class Trips:
                 until = min(until, now + _LOOKS_S[self._looks])
         if until > now and may_sleep:
             session.sleep(until, self._shared.leave_read)
-
-
-_LOOKS_S: Final = (0.0, _AGAIN_S)
-"""How soon a process that is marked as idle looks again: at once for what was sent before the mark was seen, and soon
-for wake-ups that had looked for marks before it."""
-_LAST_S: Final = 5.0
-"""How long a process that takes no more calls tries to record the ends of those it had."""
