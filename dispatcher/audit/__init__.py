@@ -17,6 +17,7 @@ from dispatcher.audit.invariants import CHECKS, NOTES, UNSEEN, Check
 from dispatcher.audit.repairs import Finding
 from dispatcher.conf import Conf, conf, counting, needs_worker
 from dispatcher.lifecycle import periodic_runs
+from dispatcher.lifecycle.recover import SOON
 from dispatcher.reports.health import OLD_TRANSACTION
 
 EXAMPLES = 10
@@ -123,6 +124,7 @@ def _params(settings: Conf, now: datetime | None) -> Params:
         "slack": _SLACK + settings.horizon,
         **counting(),
         "late": 2 * settings.tick,
+        "soon": SOON,
         "overdue": repairs.overdue(settings),
         "needs_worker": needs_worker(),
         "ahead": settings.dispatch_ahead,

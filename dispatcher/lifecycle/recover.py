@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from dispatcher import sql
-from dispatcher.conf import conf, queue_grace
+from dispatcher.conf import conf, counting, needs_worker, queue_grace
 from dispatcher.extension import registered
 
 _SLOTS = 5_000
@@ -15,8 +15,10 @@ _LANES = 350
 """At how many lanes one look for stranded ones looks."""
 _KEYS = 250
 """And at how many keys: each costs more."""
-_SOON = timedelta(seconds=2)
-"""A note that is due within this time will have its key looked at."""
+SOON = timedelta(seconds=2)
+"""A note that is due within this time will have its key looked at; room that is kept for longer is kept in vain."""
+_EVER = timedelta(days=36_500)
+"""A tick reads notes however late they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,21 +93,18 @@ def unserved(*, now: datetime | None = None) -> list[ExpiredLease]:
     return sql.fetch("lock_unserved", ExpiredLease, {"now": now, "most": conf().batch, "grace": grace})
 
 
-def ask_stranded(*, after_lane: int = 0, after_key: int = 0, is_noted: bool = True) -> sql.Asked[Stranded]:
-    """Ask for lanes and keys that no trip would look at, among the next ones after these, and leave notes for them.
-
-    is_noted: False for a look alone.
-    """
-    settings = conf()
+def ask_stranded(*, after_lane: int = 0, after_key: int = 0) -> sql.Asked[Stranded]:
+    """Ask for lanes and keys that no trip would look at, among the next ones after these, and leave notes for them."""
     params = {
         "lane": after_lane,
         "most_lanes": _LANES,
         "key": after_key,
         "most_keys": _KEYS,
-        "soon": _SOON,
-        "margin": settings.margin,
-        "ramp": settings.ramp,
-        "is_noted": is_noted,
+        "soon": SOON,
+        "late": _EVER,
+        **counting(),
+        "needs_worker": needs_worker(),
+        "ahead": conf().dispatch_ahead,
         "now": None,
     }
     return sql.ask("note_stranded", Stranded, params)

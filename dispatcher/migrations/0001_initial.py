@@ -102,9 +102,21 @@ BEGIN
 END $$;
 CREATE TRIGGER lane_has_a_site AFTER INSERT OR DELETE ON dispatcher_lane
     FOR EACH ROW EXECUTE FUNCTION dispatcher_site_of_lane();
+
+-- The turns of lanes that wait for a key are of its `fair_by`: with another one they begin again. A later statement than
+-- that which has locked the key, so it finds all lanes that were parked before.
+CREATE FUNCTION dispatcher_turns_of_key() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$
+BEGIN
+  INSERT INTO dispatcher_note (at, lane_id, is_forced)
+  SELECT clock_timestamp(), site.lane_id, true FROM dispatcher_lanesite AS site WHERE site.place = NEW.id;
+  DELETE FROM dispatcher_share WHERE key_id = NEW.id;
+  RETURN NULL;
+END $$;
+CREATE TRIGGER key_has_other_turns AFTER UPDATE OF fair_by ON dispatcher_ratelimitkey
+    FOR EACH ROW WHEN (NEW.fair_by IS DISTINCT FROM OLD.fair_by) EXECUTE FUNCTION dispatcher_turns_of_key();
 """
 NO_HOT_TABLES = """
-DROP FUNCTION dispatcher_site_of_lane CASCADE;
+DROP FUNCTION dispatcher_site_of_lane, dispatcher_turns_of_key CASCADE;
 DROP TABLE dispatcher_note, dispatcher_share, dispatcher_start, dispatcher_lanesite;
 """
 

@@ -170,7 +170,6 @@ def test_calls_without_a_tenant_are_one_share(drive: Drive, tenants: list[str]) 
     assert Counter(order) == {"tenant:a": 8, "none": 8}
 
 
-@pytest.mark.deliveries("direct", "http")
 def test_fair_by_takes_effect_for_calls_that_wait(drive: Drive, tenants: list[str]) -> None:
     drive.key(concurrency=1)
     owner = cut(drive, "tenant:a", 10, 60) | cut(drive, "tenant:b", 1, 30)
@@ -181,7 +180,6 @@ def test_fair_by_takes_effect_for_calls_that_wait(drive: Drive, tenants: list[st
     assert abs(Counter(order[12:40])["tenant:b"] - 14) <= 2
 
 
-@pytest.mark.deliveries("direct", "http")
 def test_turns_go_to_lanes_again_without_fair_by(drive: Drive, tenants: list[str]) -> None:
     drive.key(concurrency=1, fair_by="tenant:*")
     owner = cut(drive, "tenant:a", 10, 60) | cut(drive, "tenant:b", 1, 30)

@@ -13,6 +13,7 @@ from django.utils import timezone
 from dispatcher import api, engine
 from dispatcher.audit import audit, repairs
 from dispatcher.audit.invariants import CHECKS
+from dispatcher.engine.ticks import sweep
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Taker
 from dispatcher.models import CallQueue, Feed, LaneSite, LeaseCheck, Note, Queue, RateLimitKey, Slot, Start
@@ -241,6 +242,8 @@ def test_a_lane_is_parked_by_right_while_its_first_call_is_too_dear_or_its_time_
     send("api", count=2)
     assert found() == []
     RateLimitKey.objects.filter(name="api").update(rate_limit=2)
+    assert found() == ["unserved_parked"], "the note is for a later time"
+    Note.objects.update(at=timezone.now())
     assert found() == []
     Note.objects.all().delete()
     assert found() == ["unserved_parked"]
@@ -248,14 +251,45 @@ def test_a_lane_is_parked_by_right_while_its_first_call_is_too_dear_or_its_time_
     assert found() == ["unserved_parked"], "nothing reads the notes"
 
 
-def test_a_lane_is_parked_by_right_while_a_ready_one_may_take_the_room() -> None:
+def test_a_ready_lane_hides_no_key_with_room() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     held, _, _ = [*send("api", count=2), *send("api", priority=1)]
     Slot.objects.filter(call=held).delete()
     erase(held)
     LaneSite.objects.filter(priority=1).update(place=0)
     Queue.objects.update_or_create(name="celery", defaults={"delivery": "direct"})
+    assert found() == ["unserved_parked"]
+
+
+def test_a_lane_is_parked_by_right_while_room_is_kept_and_a_moment_longer() -> None:
+    unserved_parked()
+    LaneSite.objects.update(kept_until=timezone.now() + HOUR)
     assert found() == []
+    assert sweep() == 0
+    LaneSite.objects.update(kept_until=timezone.now())
+    assert found() == []
+    assert sweep() == 0
+    LaneSite.objects.update(kept_until=timezone.now() - HOUR)
+    assert found() == ["unserved_parked"]
+    assert sweep() == 1
+
+
+def test_room_kept_in_vain_is_left_to_workers_that_are_not_there_but_by_other_queues() -> None:
+    unserved_parked()
+    Queue.objects.update_or_create(name="celery", defaults={"delivery": "direct"})
+    LaneSite.objects.update(kept_until=timezone.now() - HOUR)
+    assert found() == []
+    assert sweep() == 0
+    LaneSite.objects.create(
+        lane_id=0,
+        queue="other",
+        priority=0,
+        place=RateLimitKey.objects.get(name="api").id,
+        served_at=timezone.now(),
+        waits_from=0,
+    )
+    assert found() == ["unserved_parked"], "a lane of another queue"
+    assert sweep() == 1
 
 
 def test_a_ready_lane_of_a_direct_queue_is_not_served_where_a_worker_is_idle() -> None:

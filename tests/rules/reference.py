@@ -433,6 +433,18 @@ def opens_at(state: State, key: Room, cost: int, keys: dict[int, Room], trip: Tr
     return least(*(opening(state, each, cost, trip.now, trip.tuning) for each in members if each.fits >= cost))
 
 
+# Whose turns a key gives.
+
+
+def change_turns(state: State, key: Key, fair_by: str | None, now: int) -> None:
+    """Let a key give its turns to other shares, or to lanes: they begin again."""
+    if key.fair_by == fair_by:
+        return
+    key.fair_by = fair_by
+    state.notes += [Note(now, lane.id, None, is_forced=True) for lane in state.parked(key.id)]
+    state.shares = {line: turn for line, turn in state.shares.items() if line[0] != key.id}
+
+
 # Who is woken.
 
 

@@ -218,9 +218,18 @@ class Comparison:
             [key.limits.concurrency, key.is_paused, key.id],
         )
         self._note(None, key.id)
+        if self.rnd.random() < 0.5:
+            self._change_turns(key)
+            return
         for lane in self.state.lanes.values():
             if key.id in lane.key_ids:
                 self._note(lane.id, is_forced=True)
+
+    def _change_turns(self, key: reference.Key) -> None:
+        """Let the turns of a key go to others; those that wait are noted by the database itself, by its own clock."""
+        reference.change_turns(self.state, key, self.rnd.choice([None, "t:*", "k*"]), self.now)
+        self.db.execute("UPDATE dispatcher_ratelimitkey SET fair_by = %s WHERE id = %s", [key.fair_by, key.id])
+        self.db.execute("UPDATE dispatcher_note SET at = %s WHERE at > now() - interval '1 minute'", [time(self.now)])
 
 
 def different(there: Any, here: Any) -> list[Any]:

@@ -18,13 +18,6 @@ SELECT 'queue ' || hop.queue AS what, hop.queue AS target,
         LIMIT 1) AS front
  CROSS JOIN LATERAL {{first_call_in(front.lane_id)}} AS head
  WHERE {{not_expired(head, clock.now)}}
-   AND CASE WHEN queue.delivery = 'broker'
-            THEN (NOT %(needs_worker)s::bool OR {{queue_has_worker(hop.queue, clock.now)}})
-                 AND ({{queue_unclaimed(hop.queue)}}) < %(ahead)s::int
-            ELSE EXISTS (SELECT
-                           FROM dispatcher_feed AS feed
-                           JOIN dispatcher_worker AS worker ON worker.id = feed.worker_id
-                          WHERE feed.idle_at IS NOT NULL AND hop.queue = ANY (feed.queues)
-                            AND worker.serves_until > clock.now AND worker.stopped_at IS NULL) END
+   AND {{queue_is_served(hop.queue, clock.now)}}
  ORDER BY hop.queue
  LIMIT %(most)s::int

@@ -1,0 +1,46 @@
+-- keys_unserved(hop): the CTE `unserved`: those of the keys `hop` (key_id) that have room for the first call of a lane
+-- that is parked on them, or that are gone, and that no trip will look at, with that lane. By right such a lane waits
+-- while a note names the key, or a member of it, that has been due for less than `late` and will be within `soon`, and
+-- while room of the key is kept for a lane. Where it was kept in vain for `soon`, workers of that queue look at the key
+-- themselves: of the queue a lane is unserved if one could take its calls. An expired call is discarded, not served.
+unserved AS MATERIALIZED (
+    SELECT hop.key_id, key.name, front.lane_id, head.id AS call_id, head.version, cost.cost
+      FROM clock
+     CROSS JOIN hop
+      LEFT JOIN {{@room}}(ARRAY(SELECT hop.key_id FROM hop), NULL, clock.now, %(margin)s::interval, %(ramp)s::interval)
+             AS key ON key.id = hop.key_id
+      -- Of a group the room of a member counts, too.
+      LEFT JOIN LATERAL (
+           SELECT array_agg(member.id) AS ids, max(member.fits) AS fits,
+                  max(member.room) FILTER (WHERE {{has_room(member, 1, clock.now)}}) AS room
+             FROM {{@room}}({{@members_of}}(key.name), NULL, clock.now, %(margin)s::interval, %(ramp)s::interval)
+                  AS member
+            WHERE key.is_group) AS best ON key.is_group
+     CROSS JOIN LATERAL unnest({{@parked_queues}}(hop.key_id)) AS parked (queue)
+     CROSS JOIN LATERAL (
+           SELECT site.lane_id
+             FROM dispatcher_lanesite AS site
+            WHERE site.place = hop.key_id AND site.queue = parked.queue
+            ORDER BY site.priority DESC, site.served_at, site.lane_id
+            LIMIT 1) AS front
+      LEFT JOIN LATERAL (
+           SELECT call.id, call.costs, call.expires_at, call.xmin::text AS version
+             FROM dispatcher_callqueue AS call
+            WHERE {{waits_in(call, front.lane_id)}}
+            ORDER BY call.position
+            LIMIT 1) AS head ON true
+     CROSS JOIN LATERAL (SELECT COALESCE((head.costs ->> key.name)::int, 1) AS cost) AS cost
+     WHERE hop.key_id > 0
+       AND (key.id IS NULL
+            OR ({{has_room(key, 1, clock.now)}}
+                AND (NOT key.is_group OR best.room > 0)
+                AND (LEAST(key.room, best.room) >= cost.cost OR LEAST(key.fits, best.fits) < cost.cost)))
+       AND {{not_expired(head, clock.now)}}
+       AND NOT {{is_noted(key_id, hop.key_id || best.ids, clock.now)}}
+       AND NOT EXISTS (SELECT FROM dispatcher_lanesite AS kept
+                        WHERE kept.place = hop.key_id AND kept.kept_until > clock.now - %(soon)s::interval
+                          AND kept.kept_until < 'infinity')
+       AND (NOT EXISTS (SELECT FROM dispatcher_lanesite AS kept
+                         WHERE kept.place = hop.key_id AND kept.queue = parked.queue AND kept.kept_until < 'infinity')
+            OR {{queue_is_served(parked.queue, clock.now)}})
+)
