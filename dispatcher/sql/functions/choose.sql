@@ -300,34 +300,35 @@ BEGIN
       END IF;
 
       FOR i IN 1 .. cardinality(v_ks) LOOP
-        k := v_ks[i];
-        v_keys[k].room := v_keys[k].room - v_costs[i];
-        IF v_keys[k].next_at IS NOT NULL THEN
-          v_keys[k].next_at := v_at + @spacing(v_costs[i], v_keys[k].throttle_limit, v_keys[k].throttle_period);
+        v_key := v_keys[v_ks[i]];
+        v_cost := v_costs[i];
+        v_key.room := v_key.room - v_cost;
+        IF v_key.next_at IS NOT NULL THEN
+          v_key.next_at := v_at + @spacing(v_cost, v_key.throttle_limit, v_key.throttle_period);
         END IF;
         IF v_call.taker = 'others' THEN              -- lanes may wait in vain for any of the keys
-          v_notes := v_notes || (v_opens, NULL, v_ids[k])::@pending;
-          CONTINUE;
-        END IF;
-        v_keys[k].own := v_keys[k].own - v_costs[i];
-        v_keys[k].held := v_keys[k].held + v_costs[i];
-        IF v_call.taker = 'mine' AND p_becomes = 'active' THEN
-          v_counted_at := GREATEST(v_keys[k].last_at, v_at
-            + CASE WHEN v_keys[k].next_at IS NULL THEN p_tuning.slack ELSE '0' END);
-          IF v_keys[k].used > 0 AND v_keys[k].last_at < v_counted_at THEN      -- each start counts from its own time on
-            v_counted := v_counted || v_keys[k];
-            v_keys[k].total := COALESCE(v_keys[k].total, 0) + v_keys[k].used;
-            v_keys[k].used := 0;
-          END IF;
-          v_keys[k].used := v_keys[k].used + v_costs[i];
-          v_keys[k].last_cost := v_costs[i];
-          v_keys[k].last_at := v_counted_at;
-          v_counts := v_counts OR v_keys[k].is_counted;
+          v_notes := v_notes || (v_opens, NULL, v_key.id)::@pending;
         ELSE
-          v_keys[k].unstarted := v_keys[k].unstarted + v_costs[i];
+          v_key.own := v_key.own - v_cost;
+          v_key.held := v_key.held + v_cost;
+          v_start.key_ids := v_start.key_ids || v_key.id;
+          v_start.is_counted := v_start.is_counted OR v_key.rate_limit IS NOT NULL;
+          IF v_start.state = 'dispatched' THEN
+            v_key.unstarted := v_key.unstarted + v_cost;
+          ELSIF v_key.is_counted THEN                -- each start counts from its own time on
+            v_counts := true;
+            v_counted_at := GREATEST(v_key.last_at, CASE WHEN v_key.next_at IS NULL THEN v_at + p_tuning.slack ELSE v_at END);
+            IF v_key.used > 0 AND v_key.last_at < v_counted_at THEN
+              v_counted := v_counted || v_key;
+              v_key.total := COALESCE(v_key.total, 0) + v_key.used;
+              v_key.used := 0;
+            END IF;
+            v_key.used := v_key.used + v_cost;
+            v_key.last_cost := v_cost;
+            v_key.last_at := v_counted_at;
+          END IF;
         END IF;
-        v_start.key_ids := v_start.key_ids || v_ids[k];
-        v_start.is_counted := v_start.is_counted OR v_keys[k].rate_limit IS NOT NULL;
+        v_keys[v_ks[i]] := v_key;
       END LOOP;
       IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
       v_opens := NULL;
