@@ -26,8 +26,6 @@ WAITS = {
     ("recover/check_leases", "leasecheck"): "the row of recovery alone",
     ("finish/amend_call", "callqueue"): "a process waits for its own call: its end must not be lost",
     ("finish/requeue_call", "callqueue"): "the same; recovery has locked the call before",
-    ("heartbeat/record_heartbeat", "worker"): OWN_ROW,
-    ("heartbeat/stop_worker", "worker"): OWN_ROW,
     ("workers/delete_mark", "feed"): OWN_ROW,
     ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
     ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,
