@@ -172,7 +172,8 @@ class Presence(bootsteps.StartStopStep):
 class _Background:
     """A thread with a connection of its own for work on the database that the worker's loop must not wait for.
 
-    In order. While the database is unavailable the work is tried again, for the setting's patience.
+    In order. While the database is unavailable the work is tried again, for the setting's patience; what needs a row
+    that another transaction has locked comes again behind the rest.
     """
 
     current: ClassVar["_Background | None"] = None
@@ -205,10 +206,26 @@ class _Background:
             # With gevent an event that another thread sets may not wake this one: it looks by itself, too.
             self.news.wait(_LONGEST_NAP_S)
             self.news.clear()
+            locked: list[tuple[str, Callable[[], object]]] = []
             while self.waiting:
                 what, work = self.waiting.popleft()
-                _try(self.name, what, partial(attempt.retry_while_unavailable, work, again=work))
+                _try(self.name, what, partial(_do_or_put_off, work, partial(locked.append, (what, work))))
+            self.waiting.extend(locked)
         connections.close_all()
+
+
+def _do_or_put_off(work: Callable[[], object], put_off: Callable[[], object]) -> None:
+    """Do this, or put it off while another transaction has locked a row: what is behind it does not wait for that."""
+
+    def may_pass(fault: BaseException) -> bool:
+        return sql.is_unavailable(fault) and not sql.is_locked(fault)
+
+    try:
+        attempt.retry_while_unavailable(work, again=work, may_pass=may_pass)
+    except sql.DATABASE_ERRORS as fault:
+        if not sql.is_locked(fault):
+            raise
+        put_off()
 
 
 def in_background(what: str, work: Callable[[], object]) -> None:

@@ -155,6 +155,7 @@ def retry_while_unavailable(
 ) -> T:
     """Do this; where the database is unavailable, do `again` what is left of it, for as long as `patience` lasts.
 
+    Where another transaction has locked what it needs, for as long as that goes on.
     may_pass: decides which errors are tried again. Each try has a new connection: the old one may lead to a server that
     is read-only by now. Raises the database's last error. Within a caller's transaction nothing can be tried again.
     """
@@ -166,11 +167,13 @@ def retry_while_unavailable(
         except sql.DATABASE_ERRORS as fault:
             if (interruption := sql.interruption_of(fault)) is not None:
                 raise interruption from None
-            if sql.in_transaction() or not may_pass(fault) or monotonic() + pause > until:
+            is_locked = sql.is_locked(fault)
+            if sql.in_transaction() or not may_pass(fault) or (monotonic() + pause > until and not is_locked):
                 raise
-            if not faults.report_unmigrated(fault):
+            if not is_locked and not faults.report_unmigrated(fault):
                 logger.warning("the database is unavailable, trying again in %.1f s: %s", pause, fault)
-        sql.discard_connection()
+        if not is_locked:
+            sql.discard_connection()
         sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- so that not all come back at once
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         work = again
@@ -221,8 +224,8 @@ def fail_and_change(ended: Ended, changes: Changes, *, queue: str | None = None)
     """Record a failure and what the next attempt is made with: both or neither; an ended call keeps what it had."""
     if changes.is_move:
         _open_lane(ended.call_id, changes)
-    with sql.atomic():
-        is_recorded = ends.record_one(ended, queue=queue)
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        is_recorded = ends.record_one(ended, queue=queue, patience=timedelta(0))
         if is_recorded and ended.ending.state is State.RETRYABLE and not finish.amend(ended.call_id, changes):
             # Its lane was removed meanwhile.
             _open_lane(ended.call_id, changes)
@@ -280,7 +283,7 @@ def stop(
     requeue = partial(finish.requeue, call_id, ticket, Requeue.STOPPED, claim_id=claim_id)
     pause = min(outcome.wait, LONGEST_PERIOD)
     try:
-        with sql.own_transaction(lock_wait=claim.LOCK_WAIT):
+        with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
             spent = _spent_by(call_id)
             named = _key_to_block(outcome.key, spent)
             stopped = [*spent.stopped(named)]
@@ -289,7 +292,7 @@ def stop(
             if requeued is not None:
                 control.block(pause, keys=stopped, names=[named] if named else [], by=by)
     except OperationalError as fault:
-        if sql.in_transaction() or not lanes.is_lock_timeout(fault):
+        if sql.in_transaction() or not sql.is_locked(fault):
             raise
         requeued = _stop_later(call_id, requeue, pause, outcome.key, by=by)
     if requeued is not None:
@@ -322,7 +325,7 @@ def _stop_later(
     by: By | None,
 ) -> finish.Requeued | None:
     """Let the call wait by itself, and leave the block of the named key, or else of all of its keys, to a thread."""
-    with sql.atomic():
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         spent = _spent_by(call_id)
         key = _key_to_block(named, spent)
         names = {key} if key else set(spent.stopped(None).values())
@@ -344,7 +347,8 @@ def put_back(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, reaso
     Return whether the ticket still held it. claim_id: the only claim of an active call that gives it back; any, without
     one.
     """
-    requeued = finish.requeue(call_id, ticket, reason, claim_id=claim_id)
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        requeued = finish.requeue(call_id, ticket, reason, claim_id=claim_id)
     if requeued is not None:
         sql.after_commit(dispenser.dispense_briefly)
     return requeued is not None

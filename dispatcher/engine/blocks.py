@@ -6,9 +6,9 @@ from datetime import timedelta
 from time import monotonic, sleep
 from typing import ClassVar
 
-from django.db import OperationalError, connections
+from django.db import connections
 
-from dispatcher import lanes, sql
+from dispatcher import sql
 from dispatcher.engine import threads
 from dispatcher.history import By
 from dispatcher.lifecycle import control
@@ -75,7 +75,7 @@ def _try_each() -> None:
             _write(name, until, by)
         except sql.DATABASE_ERRORS as fault:
             _add(name, until, by)
-            if isinstance(fault, OperationalError) and lanes.is_lock_timeout(fault):
+            if sql.is_locked(fault):
                 continue
             logger.warning("failed to block key %s, trying again in %.1f s: %s", name, _PAUSE_S, fault)
             sql.discard_connection()

@@ -88,7 +88,7 @@ def give_back(starts: Collection[Handle]) -> None:
     """Let calls that were started, and never ran, wait again; no attempt is spent."""
     if not starts:
         return
-    with sql.atomic():
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         # In order of their ids, as all lock calls.
         found = [finish.requeue(call, ticket, Requeue.UNUSED, claim_id=ticket) for call, ticket in sorted(starts)]
     if any(each is not None for each in found):

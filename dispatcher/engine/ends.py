@@ -7,6 +7,7 @@ from time import monotonic, sleep
 from uuid import UUID
 
 from django.db import OperationalError
+from psycopg.errors import LockNotAvailable
 
 from dispatcher import ending, sql
 from dispatcher.engine import dispenser
@@ -20,12 +21,14 @@ _LONGEST_PAUSE_S = 0.5
 """How long an end that another transaction keeps from being recorded waits before it is brought again."""
 
 
-def record(ends: Sequence[Ended], *, queue: str | None = None, patience: timedelta | None = None) -> set[UUID]:
+def record(
+    ends: Sequence[Ended], *, queue: str | None = None, patience: timedelta | None = timedelta(0)
+) -> set[UUID]:
     """Record how attempts ended, each if its ticket and claim still hold the call; return the calls whose ends were.
 
     queue: whose calls a process is free for now: more of them go. What has room is published after the commit.
     patience: for how long to bring an end again whose call another transaction has locked; None is for ever. Raises
-    OperationalError after that.
+    OperationalError after that, as where a statement waits for a lock for too long.
     """
     until = None if patience is None else monotonic() + patience.total_seconds()
     taker = Taker(queues=[] if queue is None else [queue], becomes=State.DISPATCHED)
@@ -38,23 +41,22 @@ def record(ends: Sequence[Ended], *, queue: str | None = None, patience: timedel
         if left:
             if until is not None and monotonic() + pause > until:
                 message = f"another transaction keeps calls locked: {', '.join(str(each.call_id) for each in left)}"
-                raise OperationalError(message)
+                raise OperationalError(message) from LockNotAvailable(message)
             sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
     return recorded
 
 
-def record_one(ended: Ended, *, queue: str | None = None) -> bool:
+def record_one(ended: Ended, *, queue: str | None = None, patience: timedelta | None = None) -> bool:
     """Record how an attempt ended; return whether its ticket still held the call.
 
     Where a crash of the database has lost its claim, that is recorded first.
     """
-    if record([ended], queue=queue):
+    if record([ended], queue=queue, patience=patience):
         return True
     with sql.atomic():
-        return bool(
-            claim.restore(ended.call_id, ended.ticket, claim_id=ended.claim_id) and record([ended], queue=queue)
-        )
+        is_restored = claim.restore(ended.call_id, ended.ticket, claim_id=ended.claim_id)
+        return bool(is_restored and record([ended], queue=queue, patience=patience))
 
 
 def fail_unread(call_id: UUID, ticket: UUID, error: BaseException) -> bool:

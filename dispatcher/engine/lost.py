@@ -36,7 +36,7 @@ def lose(lost: Sequence[Lost], error: BaseException, *, is_crash: bool, now: dat
     is_crash: its process went with it, so that it may be poison; else the cause is unknown, and its count is unchanged.
     What has room by that goes on after the commit.
     """
-    with sql.atomic():
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         # In order of id, as all lock calls.
         lost = sorted(lost, key=lambda each: each.call_id)
         requeued = [each for each in lost if _requeue(each, now=now)]
@@ -69,7 +69,7 @@ def lose_expired(*, until: datetime, now: datetime | None = None) -> int:
     for worker in heartbeat.lose_silent(now=until):
         logger.warning("worker %s fell silent, and counts as lost", worker.name)
     silent = WorkerLost("its worker fell silent for longer than a lease")
-    with sql.atomic():
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         expired = [Lost(call_id=each.call_id, ticket=each.ticket) for each in recover.expired(now=until)]
         count = lose(expired, silent, is_crash=True, now=now)
         unserved = recover.unserved(now=until)
@@ -78,7 +78,7 @@ def lose_expired(*, until: datetime, now: datetime | None = None) -> int:
 
 def put_back(messages: Iterable[tuple[UUID, UUID]]) -> int:
     """Let calls wait again whose messages no worker has any more, and which have not started; return how many."""
-    with sql.atomic():
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         found = [finish.requeue(call, ticket, Requeue.UNDELIVERED) for call, ticket in sorted(messages)]
         count = len([each for each in found if each is not None])
         if count:

@@ -37,7 +37,8 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 
     No attempt is spent. The call waits for a worker that knows the task, and is tried again after a while without one.
     """
-    requeued = finish.requeue(call, ticket, Requeue.UNKNOWN)
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        requeued = finish.requeue(call, ticket, Requeue.UNKNOWN)
     if requeued is None:
         return False
     if not requeued.is_known:
@@ -66,12 +67,9 @@ def release_all(worker: UUID) -> int:
     shutdown keeps its slots until it ends or its lease expires.
     """
     ended, running = WorkerLost("its worker was shut down"), attempt.running()
-    with sql.atomic():
-        held = [each for each in heartbeat.held(worker) if each.claim not in running]
-        started = [
-            Lost(call_id=each.call_id, ticket=each.ticket, claim_id=each.claim)
-            for each in held
-            if each.claim is not None
-        ]
-        count = lost.lose(started, ended, is_crash=False)
-        return count + lost.put_back((each.call_id, each.ticket) for each in held if each.claim is None)
+    held = [each for each in heartbeat.held(worker) if each.claim not in running]
+    started = [
+        Lost(call_id=each.call_id, ticket=each.ticket, claim_id=each.claim) for each in held if each.claim is not None
+    ]
+    count = lost.put_back((each.call_id, each.ticket) for each in held if each.claim is None)
+    return count + lost.lose(started, ended, is_crash=False)

@@ -12,7 +12,6 @@ from typing import Any, Final, Self
 
 from django.db import OperationalError
 from django.db.models import QuerySet
-from psycopg.errors import LockNotAvailable
 
 from dispatcher import groups, sql, validate
 from dispatcher.conf import conf
@@ -238,15 +237,10 @@ def open_lanes(
             make_keys(missing, senders=senders)
             make_lanes(kinds)
     except OperationalError as fault:
-        if not is_lock_timeout(fault):
+        if not sql.is_locked(fault):
             raise
         return False
     return True
-
-
-def is_lock_timeout(fault: OperationalError) -> bool:
-    """Return whether a statement waited for a lock for longer than it may."""
-    return isinstance(fault.__cause__, LockNotAvailable)
 
 
 def kinds_json(

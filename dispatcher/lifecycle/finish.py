@@ -17,6 +17,8 @@ from dispatcher.request import Changes
 from dispatcher.signals import call_finished
 from dispatcher.states import TERMINAL, State
 
+LOCK_WAIT: Final = timedelta(milliseconds=20)
+"""How long what follows waits for a row that another transaction has locked: the caller brings it again."""
 FREE: Final = 2
 """How many times in a row a call goes back to its lane at once: a message or a process may be lost by accident."""
 _GOES_ON: Final = (State.AVAILABLE, State.SCHEDULED, State.DISPATCHED)

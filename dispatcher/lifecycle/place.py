@@ -114,7 +114,7 @@ def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, wa
     try:
         placed = _place_together(groups, missing, lock_wait)
     except OperationalError as fault:
-        if not lanes.is_lock_timeout(fault):
+        if not sql.is_locked(fault):
             raise
         middle = len(groups) // 2
         if middle and next(waits, None) is not None:

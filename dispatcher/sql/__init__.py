@@ -29,6 +29,7 @@ from dispatcher.sql.errors import DATABASE_ERRORS as DATABASE_ERRORS
 from dispatcher.sql.errors import functions_missing
 from dispatcher.sql.errors import interruption_of as interruption_of
 from dispatcher.sql.errors import is_interruption as is_interruption
+from dispatcher.sql.errors import is_locked as is_locked
 from dispatcher.sql.errors import is_refused as is_refused
 from dispatcher.sql.errors import is_unavailable as is_unavailable
 from dispatcher.sql.errors import sqlstate as sqlstate
@@ -149,7 +150,7 @@ class _Intact:
             if _is_busy(self._wrapper, in_pipeline=is_interruption(error)):
                 _discard(self._wrapper)
             return
-        if is_unavailable(error) and not self._wrapper.in_atomic_block:
+        if is_unavailable(error) and not is_locked(error) and not self._wrapper.in_atomic_block:
             _discard(self._wrapper)
         if (missing := functions_missing(error)) is not None:
             raise missing from error.__cause__

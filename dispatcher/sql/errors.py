@@ -25,12 +25,13 @@ DATABASE_ERRORS: Final = (DatabaseError, InterfaceError)
 _UNAVAILABLE_CLASSES: Final = frozenset({"08", "25", "26", "40", "53", "57", "58"})
 """SQLSTATE classes of a server or a connection that can't do its work now: connection lost, read-only, prepared
 statement unknown, rolled back, out of resources, shut down, system error."""
+_LOCKED: Final = "55P03"
 _UNAVAILABLE_STATES: Final = frozenset(
     {
         "0A000",  # "cached plan must not change result type": after a migration, and gone with the connection
         "42P05",  # a prepared statement of another client of the same pooler
         "55006",
-        "55P03",
+        _LOCKED,
     }
 )
 _DENIED: Final = "42501"
@@ -52,6 +53,11 @@ def is_unavailable(error: BaseException) -> bool:
     if state is None:
         return isinstance(error, OperationalError | InterfaceError | InternalError)
     return state[:2] in _UNAVAILABLE_CLASSES or state in _UNAVAILABLE_STATES
+
+
+def is_locked(error: BaseException) -> bool:
+    """Return whether a statement waited for a lock for longer than it may."""
+    return sqlstate(error) == _LOCKED
 
 
 def is_refused(error: BaseException) -> bool:

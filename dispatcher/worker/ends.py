@@ -39,7 +39,16 @@ class Ends:
     @property
     def unrecorded(self) -> list[Ended]:
         """Those that a trip can record, and none has."""
-        return [_ended(run) for run in [*self._ended, *self._locked] if isinstance(run.end, Ending)]
+        return [_ended(run) for run in self._left if isinstance(run.end, Ending)]
+
+    @property
+    def handles(self) -> list[direct.Handle]:
+        """The calls of all that are not recorded, which the process still holds."""
+        return [run.handle for run in self._left]
+
+    @property
+    def _left(self) -> list[Run]:
+        return [*dict.fromkeys([*self._ended, *self._locked])]
 
     @property
     def next_at(self) -> float | None:
@@ -57,14 +66,15 @@ class Ends:
 
     def take(self) -> Taken:
         """Return the ends that the next trip records; deal with those that need a transaction of their own."""
+        now = monotonic()
+        self._ended.extend(run for run, (at, _) in self._locked.items() if at <= now and run not in self._ended)
         ends: Taken = []
         try:
             self._sort(ends)
         except BaseException:
             self.take_again(ends)
             raise
-        now = monotonic()
-        return ends + [(run, _ended(run)) for run, (at, _) in self._locked.items() if at <= now]
+        return ends
 
     def take_again(self, ends: Taken) -> None:
         """Take these ends again in the next trip."""
@@ -106,7 +116,11 @@ class Ends:
                 continue
             try:
                 _settle(run)
+                self._locked.pop(run, None)
             except Exception as fault:
+                if sql.is_locked(fault):
+                    self._bring_again(run)
+                    continue
                 if not sql.is_refused(fault):
                     self._ended.appendleft(run)
                     raise

@@ -238,9 +238,9 @@ class Trips:
                         waiter.runs.append(runs.pop(0))
             unrecorded = self.ends.unrecorded
             for waiter in waiters:
-                left = unrecorded if waiter is waiters[0] else []
-                waiter.place.hold([*(run.handle for run in waiter.runs), *((e.call_id, e.ticket) for e in left)])
-                waiter.place.keep(left)
+                is_first = waiter is waiters[0]
+                waiter.place.hold([*(run.handle for run in waiter.runs), *(self.ends.handles if is_first else ())])
+                waiter.place.keep(unrecorded if is_first else [])
             waiters[0].place.end_trip()
             if len(waiters) > 1:
                 self._changed.notify_all()

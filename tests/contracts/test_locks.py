@@ -17,6 +17,7 @@ NOT_THEIRS_EITHER = {
 BOUNDED = "lock_timeout = '20ms'"
 ENTRIES = {"take", "claim"}
 """The functions that statements call; the others run inside of them."""
+BRIEFLY = "within finish.LOCK_WAIT, in a transaction of the engine's own; then it is brought again"
 OWN_ROW = "its own row, which no other writes for longer than a trip"
 OF_THE_TRIP = "rows that this transaction has locked or made"
 WAITS = {
@@ -24,10 +25,8 @@ WAITS = {
     ("recover/check_leases", "slot"): "the same",
     ("recover/check_leases", "worker"): "the same",
     ("recover/check_leases", "leasecheck"): "the row of recovery alone",
-    ("finish/amend_call", "callqueue"): "a process waits for its own call: its end must not be lost",
-    ("finish/requeue_call", "callqueue"): "the same; recovery has locked the call before",
-    ("heartbeat/record_heartbeat", "worker"): OWN_ROW,
-    ("heartbeat/stop_worker", "worker"): OWN_ROW,
+    ("finish/amend_call", "callqueue"): BRIEFLY,
+    ("finish/requeue_call", "callqueue"): BRIEFLY,
     ("workers/delete_mark", "feed"): OWN_ROW,
     ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
     ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,

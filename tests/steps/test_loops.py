@@ -5,12 +5,12 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 
-from dispatcher import ending
+from dispatcher import api, ending
 from dispatcher.ending import Ending
 from dispatcher.models import CallQueue, Feed
 from dispatcher.request import Changes
 from dispatcher.states import State
-from dispatcher.worker.call import Changed, Missed, PutOff
+from dispatcher.worker.call import Changed, End, Missed, PutOff
 from tests.builders import HERE, committed, key, seen, states
 from tests.faults import locked
 from tests.races.lockstep import eventually
@@ -80,14 +80,14 @@ def test_a_call_that_could_not_begin_in_time_goes_back_and_spends_no_attempt() -
 
 
 def test_a_call_that_its_provider_puts_off_closes_its_key_and_waits() -> None:
-    api = key("api")
+    stopped = key("api")
     calls = [CallQueue.objects.send("noop", queue="mail", keys=["api"]) for _ in range(2)]
     with process() as worker:
         assert worker.begun() == calls[0].id
         worker.end(by=PutOff(wait=timedelta(hours=1), key=None))
         eventually(is_idle)
-    api.refresh_from_db()
-    assert api.blocked_until is not None
+    stopped.refresh_from_db()
+    assert stopped.blocked_until is not None
     assert states(calls) == [State.AVAILABLE] * 2
     assert seen(calls[0]).attempt == 0
 
@@ -126,6 +126,39 @@ def test_an_end_whose_call_a_user_has_locked_is_recorded_later_and_the_process_g
             assert states(calls[:1]) == [State.ACTIVE]
         eventually(lambda: states(calls) == [State.COMPLETED] * 3)
     assert seen(calls[0]).result == "first"
+
+
+AGAIN = ending.failed(ValueError("again"), attempt=1, policy=None, wait=timedelta(hours=1))
+
+
+@pytest.mark.parametrize("row", ["call", "slot"])
+@pytest.mark.parametrize(
+    ("end", "state", "attempt"),
+    [
+        (Missed(), State.AVAILABLE, 0),
+        (PutOff(wait=timedelta(hours=1), key=None), State.AVAILABLE, 0),
+        (Changed(ending=AGAIN, changes=Changes(args="[1]")), State.RETRYABLE, 1),
+    ],
+    ids=["missed", "put off", "changed"],
+)
+def test_a_process_goes_on_while_a_user_has_locked_what_a_call_needs_to_wait_again(
+    row: str, end: End, state: State, attempt: int
+) -> None:
+    key("api", concurrency=1)
+    call = CallQueue.objects.send("noop", queue="mail", keys=["api"])
+    with process() as worker:
+        assert worker.begun() == call.id
+        with locked(row, call):
+            worker.end(by=end)
+            others = send(5)
+            for other in others:
+                assert worker.begun() == other.id
+                assert call.id in [held for held, _ in worker.places[0].held], "its lease is renewed"
+                worker.end()
+            assert seen(call).state == State.ACTIVE
+        api.block("api", 60)
+        eventually(lambda: seen(call).state == state)
+    assert seen(call).attempt == attempt
 
 
 def test_a_process_whose_connection_is_cut_goes_on_with_another_one() -> None:

@@ -1,7 +1,9 @@
 """The tables, and what keeps the rows beside the calls as these are: a foreign key, and a trigger.
 
 Django 5.2 has no ON DELETE CASCADE of the database: with it the core deletes calls and knows nothing of this table.
-The trigger costs a call that ends one look at an index; it is run where a statement writes `finished_at`.
+The trigger costs a call that ends one look at an index; it is run where a statement writes `finished_at`. An end
+whose job another transaction has locked is not written: it comes again, as where the call is locked. But people who
+cancel or retry a call wait.
 """
 
 import django.contrib.postgres.fields
@@ -17,12 +19,17 @@ ALTER TABLE dispatcher_ojs_job ADD CONSTRAINT job_is_of_a_call
 ENDS = """
 CREATE FUNCTION dispatcher_ojs_mark_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF NEW.finished_at IS NOT NULL AND (NEW.state <> 'cancelled' OR OLD.is_revoked)
+       AND EXISTS (SELECT FROM dispatcher_ojs_job WHERE call_id = NEW.id AND (is_awaited OR unique_key IS NOT NULL))
+       AND NOT EXISTS (SELECT FROM dispatcher_ojs_job WHERE call_id = NEW.id FOR NO KEY UPDATE SKIP LOCKED) THEN
+        RETURN NULL;
+    END IF;
     UPDATE dispatcher_ojs_job
        SET ended_at = NEW.finished_at, outcome = CASE WHEN NEW.finished_at IS NULL THEN 'open' ELSE NEW.state END
      WHERE call_id = NEW.id AND (is_awaited OR unique_key IS NOT NULL);
-    RETURN NULL;
+    RETURN NEW;
 END $$;
-CREATE TRIGGER dispatcher_ojs_mark_end AFTER UPDATE OF finished_at ON dispatcher_callqueue
+CREATE TRIGGER dispatcher_ojs_mark_end BEFORE UPDATE OF finished_at ON dispatcher_callqueue
     FOR EACH ROW WHEN (OLD.finished_at IS DISTINCT FROM NEW.finished_at) EXECUTE FUNCTION dispatcher_ojs_mark_end()
 """
 NO_ENDS = """

@@ -45,6 +45,7 @@ DECLARE
   v_freed record;
   v_is_ready bool;                                   -- lanes of this worker's queues are
   v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
+  v_settled int := 0;                                -- calls that ended or were put off
   v_is_useful bool;                                  -- the trip did something, or had no room
   v_fair text[] := '{}';                             -- queues with lanes that keep their turns on keys with room
 BEGIN
@@ -113,6 +114,7 @@ BEGIN
            fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
       FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
+    GET DIAGNOSTICS v_settled = ROW_COUNT;
   END IF;
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
     PERFORM @note_limits(v_found, v_chosen, v_found.now + p_tuning.horizon);
@@ -205,7 +207,7 @@ BEGIN
                       CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
                       CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
   END IF;
-  v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_chosen.fates <> '{}'
+  v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_settled > 0
                  OR EXISTS (SELECT FROM unnest(v_chosen.moves) AS move WHERE move.is_turn IS NOT TRUE);
   -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.
   -- A trip that could have served them and did nothing found them locked: so would others, and wake it in turn.

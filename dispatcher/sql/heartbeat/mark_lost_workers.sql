@@ -1,5 +1,6 @@
 -- mark_lost_workers: mark the workers that fell silent; one that speaks again is no longer lost. One whose row another
--- transaction has locked is left to the next look: its heartbeat may be on its way.
+-- transaction has locked can't speak: it is left to the next look, and then lives while its heartbeats renew what it
+-- holds.
 UPDATE dispatcher_worker AS worker
    SET lost_at = clock.now
   FROM (SELECT {{now}} AS now) AS clock
@@ -7,6 +8,8 @@ UPDATE dispatcher_worker AS worker
        SELECT silent.id
          FROM dispatcher_worker AS silent
         WHERE silent.lost_at IS NULL AND silent.stopped_at IS NULL AND silent.seen_at < {{now}} - %(lease)s::interval
+          AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot
+                           WHERE slot.worker_id = silent.id AND slot.lease_until >= {{now}})
         ORDER BY silent.id
           FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING worker.id, worker.name

@@ -2,7 +2,7 @@
 -- is.
 -- Only what these tickets still own. A slot that another worker has started is left to that worker: this one holds a
 -- duplicate of the message. A slot that somebody has locked is left out: a claim renews it itself, and all others are
--- about to free it. What a worker holds was published, even if a crash of the database lost the note of that.
+-- about to free it. Where the worker's own row is locked, it says nothing of itself, and renews all the same. What a worker holds was published, even if a crash of the database lost the note of that.
 -- `is_back`: some of its queues did not count as served by it until now. `knows_more`: nor that they are served with
 -- these tasks.
 WITH {{clock}}, known AS MATERIALIZED (
@@ -10,17 +10,23 @@ WITH {{clock}}, known AS MATERIALIZED (
       FROM dispatcher_worker AS worker
      WHERE worker.id = %(worker)s::uuid
 ), alive AS (
-    INSERT INTO dispatcher_worker AS worker
+    UPDATE dispatcher_worker AS worker
+       SET seen_at = clock.now, processes = %(processes)s::int, lost_at = NULL,
+           -- What is the same is kept as it is stored, out of line.
+           tasks = CASE WHEN worker.tasks = %(tasks)s::varchar[] THEN worker.tasks ELSE %(tasks)s::varchar[] END,
+           queues = CASE WHEN worker.stopped_at IS NULL THEN %(queues)s::varchar[] ELSE worker.queues END,
+           serves_until = CASE WHEN worker.stopped_at IS NULL THEN clock.now + %(serves)s::interval
+                               ELSE worker.serves_until END
+      FROM clock
+     WHERE worker.id = (SELECT mine.id FROM dispatcher_worker AS mine
+                         WHERE mine.id = %(worker)s::uuid FOR NO KEY UPDATE SKIP LOCKED)
+), registered AS (
+    INSERT INTO dispatcher_worker
            (id, name, host, pid, pool, processes, queues, tasks, started_at, seen_at, serves_until)
     SELECT %(worker)s::uuid, %(name)s::text, %(host)s::text, %(pid)s::int, %(pool)s::text, %(processes)s::int,
            %(queues)s::text[], %(tasks)s::text[], clock.now, clock.now, clock.now + %(serves)s::interval
       FROM clock
-        ON CONFLICT (id) DO UPDATE
-       SET seen_at = excluded.seen_at, processes = excluded.processes, lost_at = NULL,
-           -- What is the same is kept as it is stored, out of line.
-           tasks = CASE WHEN worker.tasks = excluded.tasks THEN worker.tasks ELSE excluded.tasks END,
-           queues = CASE WHEN worker.stopped_at IS NULL THEN excluded.queues ELSE worker.queues END,
-           serves_until = CASE WHEN worker.stopped_at IS NULL THEN excluded.serves_until ELSE worker.serves_until END
+        ON CONFLICT (id) DO NOTHING
 ), taken AS (
     -- A queue that was only named over HTTP is served by who comes first.
     UPDATE dispatcher_queue AS queue

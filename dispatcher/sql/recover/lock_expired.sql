@@ -1,18 +1,13 @@
--- lock_expired: calls whose lease ran out, or whose worker is lost, locked with their slots: call first, then slots, as
+-- lock_expired: calls whose lease ran out, locked with their slots: call first, then slots, as
 -- every step does.
 -- A call that no worker has fetched may be in the broker's backlog. While workers hold calls of its queue, it
 -- counts as lost only if one of those was published later, by `slack`: then its own message has had its turn.
 -- Those that were fetched over HTTP have leases of their own (lock_overdue), while the app is there that judges them.
--- What a worker claimed after it was given up for lost has a lease of its own: it was frozen, and lives.
 -- The lease is judged again under the lock, so a heartbeat that came in between saves the call. A call with a slot that
 -- another transaction has locked is left to the next look.
 -- Slots are few, live only while their call is in flight, and are read whole: an index on leases would cost every
 -- heartbeat.
-WITH {{clock}}, lost AS MATERIALIZED (
-    SELECT worker.id, worker.lost_at
-      FROM dispatcher_worker AS worker
-     WHERE worker.lost_at IS NOT NULL
-), front AS MATERIALIZED (
+WITH {{clock}}, front AS MATERIALIZED (
     SELECT call.queue, max(call.published_at) AS published_at
       FROM clock
      CROSS JOIN dispatcher_slot AS slot
@@ -23,9 +18,8 @@ WITH {{clock}}, lost AS MATERIALIZED (
     SELECT slot.call_id, bool_or(slot.worker_id IS NOT NULL) AS is_fetched
       FROM clock
      CROSS JOIN dispatcher_slot AS slot
-      LEFT JOIN lost ON lost.id = slot.worker_id
      WHERE (slot.pulled_until IS NULL OR NOT %(serves_http)s::bool)
-       AND (slot.lease_until < clock.now OR lost.lost_at >= COALESCE(slot.started_at, lost.lost_at))
+       AND slot.lease_until < clock.now
      GROUP BY slot.call_id
 ), held AS MATERIALIZED (
     SELECT call.id, call.ticket
@@ -39,12 +33,10 @@ WITH {{clock}}, lost AS MATERIALIZED (
      LIMIT %(most)s::int
        FOR NO KEY UPDATE OF call SKIP LOCKED
 ), locked AS MATERIALIZED (
-    SELECT slot.id, slot.call_id,
-           slot.lease_until < clock.now OR lost.lost_at >= COALESCE(slot.started_at, lost.lost_at) AS is_over
+    SELECT slot.id, slot.call_id, slot.lease_until < clock.now AS is_over
       FROM held
      CROSS JOIN clock
       JOIN dispatcher_slot AS slot ON slot.call_id = held.id
-      LEFT JOIN lost ON lost.id = slot.worker_id
      ORDER BY slot.call_id, slot.id
        FOR NO KEY UPDATE OF slot SKIP LOCKED
 )
