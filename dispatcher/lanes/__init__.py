@@ -231,8 +231,8 @@ def make_lanes(kinds: Mapping[Kind, int]) -> None:
 
 def open_lanes(
     kinds: Mapping[Kind, int], missing: Mapping[str, Policy], senders: Mapping[str, str] | None = None
-) -> bool:
-    """Make these keys and lanes in a transaction of their own; return False if another transaction is in the way."""
+) -> None:
+    """Make these keys and lanes in a transaction of their own; none if another transaction is in the way."""
     try:
         with sql.own_transaction(lock_wait=LOCK_WAIT):
             make_keys(missing, senders=senders)
@@ -240,8 +240,6 @@ def open_lanes(
     except OperationalError as fault:
         if not is_lock_timeout(fault):
             raise
-        return False
-    return True
 
 
 def is_lock_timeout(fault: OperationalError) -> bool:
