@@ -230,8 +230,8 @@ def make_lanes(kinds: Mapping[Kind, int]) -> None:
 
 def open_lanes(
     kinds: Mapping[Kind, int], missing: Mapping[str, Policy], senders: Mapping[str, str] | None = None
-) -> bool:
-    """Make these keys and lanes in a transaction of their own; return False if another transaction is in the way."""
+) -> None:
+    """Make these keys and lanes in a transaction of their own; none if another transaction is in the way."""
     try:
         with sql.own_transaction(lock_wait=LOCK_WAIT):
             make_keys(missing, senders=senders)
@@ -239,8 +239,6 @@ def open_lanes(
     except OperationalError as fault:
         if not sql.is_locked(fault):
             raise
-        return False
-    return True
 
 
 def kinds_json(

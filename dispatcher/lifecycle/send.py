@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any
 from uuid import UUID
 
 import uuid_utils.compat as uuid7
@@ -35,20 +36,13 @@ class Draft:
     id: UUID
     kind: Kind
     task: str
-    args: str
-    kwargs: str
-    call_data: str | None
-    meta: str
+    texts: Mapping[str, str]
+    """JSON by column, of those that are not null."""
     costs: Mapping[str, int]
-    retry: str | None
     scheduled_at: datetime | None
     expires_at: datetime | None
     policies: Mapping[str, Policy]
     extras: Extras | None
-    beside: str | None
-    """What another app stores beside it, as far as it counts as a part of the call."""
-    headers: str | None
-    options: str | None
     scheduled_in: timedelta | None
     expires_in: timedelta | None
 
@@ -71,20 +65,15 @@ class Draft:
 
     def as_json(self, kind: int) -> str:
         """Write it for the statement. kind: the number of its kind."""
-        fields: dict[str, Any] = {"kind": kind, "id": str(self.id), "task": self.task, "costs": self.costs}
-        fields["is_pending"] = self.is_pending
+        fields = {"kind": kind, "id": str(self.id), "task": self.task, "costs": self.costs, "is_pending": self.is_pending}
         for name, at in (("scheduled_at", self.scheduled_at), ("expires_at", self.expires_at)):
             if at is not None:
                 fields[name] = at.isoformat()
         for name, after in (("scheduled_in", self.scheduled_in), ("expires_in", self.expires_in)):
             if after is not None:
                 fields[name] = sql.interval(after)
-        texts = "".join(f',"{name}":{text}' for name in _TEXTS if (text := getattr(self, name)) is not None)
+        texts = "".join(f',"{name}":{text}' for name, text in self.texts.items())
         return f"{json.dumps(fields)[:-1]}{texts}}}"
-
-
-_TEXTS: Final = ("args", "kwargs", "meta", "call_data", "headers", "options", "retry")
-"""The fields of a draft that are JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +106,7 @@ def draft(
     *,
     task: str,
     queue: str,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
     scheduled_in: timedelta | None = None,
     expires_in: timedelta | None = None,
     call_id: UUID | None = None,
@@ -127,41 +116,49 @@ def draft(
     options, scheduled_in, expires_in: see signature.SendRequest. call_id: its id, if it has one already.
     """
     costs, policies, on_limit = _keys(call)
-    names = tuple(sorted(costs))
-    # Only Celery's own JSON has types beyond JSON's that come back as they were.
-    is_json = "serializer" not in (options or {})
     checked = Draft(
         id=call_id or (call.extras and call.extras.id) or uuid7.uuid7(),
         kind=Kind(
             queue=validate.name("queue", queue),
             priority=validate.whole("priority", call.priority, -100, 100),
             on_limit=_on_limit(call.on_limit if call.on_limit is not None else on_limit),
-            names=names,
+            names=tuple(sorted(costs)),
         ),
         task=validate.name("task", task),
-        args=validate.json_text("args", validate.sequence("args", call.args), has_celerys=is_json),
-        kwargs=validate.json_text("kwargs", validate.mapping("kwargs", call.kwargs) or {}, has_celerys=is_json),
-        call_data=None
-        if call.call_data is None
-        else validate.json_text("call_data", validate.mapping("call_data", call.call_data)),
-        meta=validate.json_text("meta", validate.mapping("meta", call.meta) or {}),
+        texts=_texts(call, options),
         costs={name: cost for name, cost in costs.items() if cost != 1},
-        retry=None if call.retry is None else json.dumps(Retry.parse(call.retry).as_json()),
         scheduled_at=validate.moment("scheduled_at", call.scheduled_at),
         expires_at=validate.moment("expires_at", call.expires_at),
         policies=policies,
         extras=call.extras,
-        beside=None if call.extras is None else call.extras.text(),
-        headers=validate.json_text("headers", dict(call.headers)) if call.headers else None,
-        options=validate.json_text("options", dict(options)) if options else None,
         scheduled_in=scheduled_in,
         expires_in=expires_in,
     )
     if checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at:
         raise CallInvalid("expires_at", "is not after scheduled_at, so the call could never start.")
-    others = (checked.call_data, checked.headers, checked.beside)
-    check_size((checked.args, checked.kwargs, checked.meta, *(text for text in others if text)))
     return checked
+
+
+def _texts(call: Call, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the JSON of a call by column, without what is null. Raises CallInvalid or CallTooLarge."""
+    # Only Celery's own JSON has types beyond JSON's that come back as they were.
+    is_json = "serializer" not in options
+    texts = {
+        "args": validate.json_text("args", validate.sequence("args", call.args), has_celerys=is_json),
+        "kwargs": validate.json_text("kwargs", validate.mapping("kwargs", call.kwargs) or {}, has_celerys=is_json),
+        "meta": validate.json_text("meta", validate.mapping("meta", call.meta) or {}),
+    }
+    if call.call_data is not None:
+        texts["call_data"] = validate.json_text("call_data", validate.mapping("call_data", call.call_data))
+    if call.headers:
+        texts["headers"] = validate.json_text("headers", dict(call.headers))
+    beside = None if call.extras is None else call.extras.text()
+    check_size([*texts.values(), beside or ""])
+    if call.retry is not None:
+        texts["retry"] = json.dumps(Retry.parse(call.retry).as_json())
+    if options:
+        texts["options"] = validate.json_text("options", dict(options))
+    return texts
 
 
 def check_size(texts: Iterable[str]) -> None:
@@ -190,7 +187,7 @@ def write(drafts: Sequence[Draft]) -> Sent:
     _report_ignored(policies)
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in drafts))}
     placements: dict[Kind, Placement] = {}
-    rows, dispense = _insert(drafts, kinds)
+    rows, dispense = _insert(drafts, kinds, placements)
     if not rows:
         missing = lanes.missing_keys(kinds, dict(reversed(policies)))
         mixture.check_kinds(kinds, missing)
@@ -201,9 +198,8 @@ def write(drafts: Sequence[Draft]) -> Sent:
             if each.extras is not None and (by := each.extras.sender) is not None
         }
         placements = {kind: Placement.of(kind, missing, senders) for kind in kinds}
-        if not sql.in_transaction() and lanes.open_lanes(kinds, missing, senders):
-            rows, dispense = _insert(drafts, kinds)
-    if not rows:
+        if not sql.in_transaction():
+            lanes.open_lanes(kinds, missing, senders)
         rows, dispense = _insert(drafts, kinds, placements)
     written = {row.id: row for row in rows}
     calls = [_saved(each, written[each.id], placements.get(each.kind)) for each in drafts]
@@ -224,7 +220,8 @@ def _report_ignored(policies: Sequence[tuple[str, Policy]]) -> None:
 
 def _check_expiry(drafts: Sequence[Draft]) -> None:
     """Refuse calls that have expired by the database's clock; over HTTP such a job is discarded, as its spec has it."""
-    times = [each.expires_at for each in drafts if each.expires_at is not None and each.beside is None]
+    own = [each for each in drafts if each.extras is None or each.extras.text() is None]
+    times = [each.expires_at for each in own if each.expires_at is not None]
     if times and min(times) <= (now := sql.now()):
         raise CallInvalid(
             "expires_at", f"{min(times).isoformat()} is past (it is {now.isoformat()}), so the call could never start."
@@ -255,7 +252,7 @@ def _check_costs(drafts: Sequence[Draft]) -> None:
 
 
 def _insert(
-    drafts: Sequence[Draft], kinds: Mapping[Kind, int], placements: Mapping[Kind, Placement] | None = None
+    drafts: Sequence[Draft], kinds: Mapping[Kind, int], placements: Mapping[Kind, Placement]
 ) -> tuple[list[Written], list[str] | None]:
     """Write the rows; without placements none if a lane is missing, with them those of such a lane without one.
 
@@ -267,7 +264,6 @@ def _insert(
     params = {
         "kinds": lanes.kinds_json(kinds, placements, soonest),
         "drafts": f"[{','.join(each.as_json(kinds[each.kind]) for each in drafts)}]",
-        "may_defer": placements is not None,
         "now": None,
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
@@ -305,7 +301,7 @@ def _saved(each: Draft, row: Written, placement: Placement | None = None) -> Cal
         "lane_id": row.lane_id,
         "placement": placement.as_json() if placement is not None and row.lane_id is None else None,
         "task": each.task,
-        **{name: json.loads(text) for name in _TEXTS if (text := getattr(each, name)) is not None},
+        **{name: json.loads(text) for name, text in each.texts.items()},
         "queue": each.kind.queue,
         "priority": each.kind.priority,
         "on_limit": each.kind.on_limit,

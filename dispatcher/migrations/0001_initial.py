@@ -1140,5 +1140,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("30a08829"),
+        InstallFunctions("f32fe5e3"),
     ]

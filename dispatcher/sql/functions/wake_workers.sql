@@ -15,7 +15,7 @@ DECLARE
   v_delivery text;
 BEGIN
   FOR v_sent IN
-    -- Each by its id alone: a plan that was made while there were few calls would read them all.
+    -- Each by its id alone: a plan that was made while there were few calls or lanes would read them all.
     SELECT call.id, call.position, call.created_at, site.lane_id, site.queue, site.place
       FROM unnest(p_calls) AS first (id)
      CROSS JOIN LATERAL (
@@ -23,7 +23,11 @@ BEGIN
              FROM dispatcher_callqueue AS called
             WHERE called.id = first.id
             LIMIT 1) AS call
-      JOIN dispatcher_lanesite AS site ON site.lane_id = call.lane_id
+     CROSS JOIN LATERAL (
+           SELECT placed.lane_id, placed.queue, placed.place
+             FROM dispatcher_lanesite AS placed
+            WHERE placed.lane_id = call.lane_id
+            LIMIT 1) AS site
      WHERE call.state = 'available'
   LOOP
     IF v_sent.place <> 0 THEN

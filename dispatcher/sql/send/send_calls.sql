@@ -1,7 +1,7 @@
 -- send_calls: write calls into their lanes, in the order given, and a note for each lane of a call that may start now:
 -- the next trip makes the lane ready if it sleeps. No call is written if a key or a lane is missing.
 -- `soonest`: when the first call of a kind may start.
--- With `may_defer`, calls whose lane is missing are written without one, with what makes it (`placement`, see
+-- With `placement` of each kind, calls whose lane is missing are written without one, with what makes it (see
 -- place_calls).
 -- Positions are drawn in that order, before the lanes are joined, so a lane starts them in it. Costs are in the order
 -- of the lane's keys.
@@ -11,22 +11,16 @@
 -- The lanes are locked against removal until the commit; neither trips nor other senders wait for that.
 -- Calls come as JSON: an array for each column costs both sides more. The planner guesses the same number of them
 -- whatever is given, and keeps one plan.
--- Relies on the unique indexes of key names and lane kinds.
 WITH kind AS MATERIALIZED (
-    SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id, named.keys,
+    SELECT kind.number, kind.queue, kind.priority, kind.on_limit, kind.placement, lane.id AS lane_id, lane.key_ids,
            kind.soonest, (SELECT {{now}}) AS now
       FROM {{lane_kinds}}
-     CROSS JOIN LATERAL (
-           {{key_ids_of(kind.names)}}) AS named
       LEFT JOIN LATERAL (
-           SELECT lane.id
-             FROM dispatcher_lane AS lane
-            WHERE lane.queue = kind.queue AND lane.priority = kind.priority AND lane.on_limit = kind.on_limit
-              AND lane.key_ids = named.ids AND cardinality(named.ids) = cardinality(kind.names)
-            LIMIT 1
-              FOR KEY SHARE SKIP LOCKED) AS lane ON true
+           {{lane_of(kind)}}) AS lane ON true
 ), first AS MATERIALIZED (
     SELECT nextval('dispatcher_call_position') AS position
+      FROM kind
+    HAVING bool_and(kind.lane_id IS NOT NULL OR kind.placement IS NOT NULL)
 ), noted AS (
     INSERT INTO dispatcher_note (at, lane_id, position)
     SELECT clock_timestamp(), kind.lane_id, first.position
@@ -41,7 +35,7 @@ SELECT draft.id, draft.position, kind.lane_id, CASE WHEN kind.lane_id IS NULL TH
        draft.task, draft.args, draft.kwargs, draft.call_data, draft.meta, draft.headers, draft.options,
        kind.queue, kind.priority, kind.on_limit, draft.costs,
        CASE WHEN kind.lane_id IS NOT NULL AND draft.costs <> '{}'
-            THEN {{costs_of_keys(draft.costs, kind.keys)}} END,
+            THEN {{costs_of_keys(draft.costs, kind.key_ids)}} END,
        CASE WHEN draft.is_pending THEN 'pending'
             WHEN COALESCE(draft.scheduled_at, kind.now + draft.scheduled_in) > kind.now THEN 'scheduled'
             ELSE 'available' END,
@@ -56,5 +50,4 @@ SELECT draft.id, draft.position, kind.lane_id, CASE WHEN kind.lane_id IS NULL TH
                      headers jsonb, options jsonb, costs jsonb, retry jsonb, scheduled_at timestamptz,
                      expires_at timestamptz, scheduled_in interval, expires_in interval, is_pending bool)) AS draft
   JOIN kind ON kind.number = draft.kind
- WHERE (SELECT %(may_defer)s::bool) OR NOT EXISTS (SELECT FROM kind WHERE kind.lane_id IS NULL)
 RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at
