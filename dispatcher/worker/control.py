@@ -12,7 +12,7 @@ from uuid import UUID
 from celery.utils.functional import maybe_list
 from celery.worker.control import Panel
 
-from dispatcher.worker.steps import keeper_of
+from dispatcher.worker.keeper import keeper_of
 
 _TERM = "SIGTERM"
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.worker import state
+from celery.worker import WorkController, state
 
 from dispatcher import engine, sql
 from dispatcher.celery import heartbeat, revoke
@@ -485,3 +485,8 @@ class Keeper:
         if lost:
             logger.warning("worker %s gives %d calls back: no process has them", self.options.hostname, len(lost))
             direct.give_back(lost)
+
+
+def keeper_of(controller: WorkController) -> Keeper | None:
+    """Return the keeper of a worker, if it has one by now."""
+    return getattr(controller, "dispatcher_keeper", None)
