@@ -154,16 +154,22 @@ class Keeper:
         found = [(place.running, place.pid) for place in places]
         return [(running, pid) for running, pid in found if running is not None]
 
-    def terminate(self, call: UUID, number: int) -> bool:
-        """End the process that runs this call, and the attempt with it; return whether one does."""
+    def terminate(self, call: UUID, number: int) -> str | None:
+        """End the attempt that runs of this call, with its process or greenlet; return what forbids it, if a loop does.
+
+        number: the signal that ends a process.
+        """
         for seat in [*self._seats.values()]:
-            place = self.shared.place(seat.index)
-            running = place.running
-            if running is not None and running.call == call and self.options.is_forked:
-                seat.reason = running.ticket, Terminated(number)
-                self._end(seat, number)
-                return True
-        return False
+            running = self.shared.place(seat.index).running
+            if running is not None and running.call == call:
+                error = Terminated(number)
+                if self.options.is_forked:
+                    seat.reason = running.ticket, error
+                    self._end(seat, number)
+                elif not loop.interrupt(seat.index, error):
+                    kind = self.consumer.controller.pool_cls.__module__.rsplit(".", 1)[-1]
+                    return f"a pool of {kind} can't terminate call {call}: its attempt runs to its end"
+        return None
 
     # The thread
 

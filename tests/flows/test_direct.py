@@ -237,6 +237,25 @@ def test_a_running_call_is_terminated_as_any_request_of_celery_is(processes: Pro
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
 
 
+def test_a_running_call_is_terminated_in_its_greenlet(processes: Processes) -> None:
+    worker = start(processes, "-P", "gevent", env={"FLOWS_FALLBACK": "1"})
+    call = running(send(sample_tasks.nap, 60))
+    sample_tasks.app.control.revoke(str(call.id), terminate=True, destination=[worker.name])
+    assert ended(call).state == State.CANCELLED
+    assert [error["type"] for error in ended(call).errors] == ["Terminated"]
+    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
+
+
+def test_a_running_call_in_a_thread_is_not_terminated_and_the_answer_says_so(processes: Processes) -> None:
+    worker = start(processes, "-P", "threads", env={"FLOWS_FALLBACK": "1"})
+    call = running(send(sample_tasks.nap, 2))
+    (answer,) = sample_tasks.app.control.revoke(
+        str(call.id), terminate=True, destination=[worker.name], reply=True, timeout=5
+    )
+    assert "a pool of thread can't terminate call" in answer[worker.name]["error"]
+    assert ended(call).state == State.COMPLETED
+
+
 @pytest.mark.smoke
 def test_a_main_process_that_is_killed_loses_one_attempt_of_what_it_ran(processes: Processes, worker: Worker) -> None:
     call = send(sample_tasks.nap, 60)
