@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from threading import current_thread, main_thread
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 from uuid import UUID, uuid4
 
 from billiard.einfo import ExceptionInfo
@@ -29,12 +29,13 @@ from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped
 from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, ticket_in, uuid_of
-from dispatcher.worker import call as worker_call
 
 logger = logging.getLogger(__name__)
 
 _CLAIM, _WORKER = "dispatcher_claim", "dispatcher_worker"
 """What the worker adds to a message on its way to the pool: the id of its claim, and who claims."""
+RUN: Final = "dispatcher_run"
+"""Under what name the request of a task has its run, if a loop runs it: see dispatcher.worker.call.Run."""
 
 
 class DispatchedRequest(Request):
@@ -200,9 +201,8 @@ def attempt_of(task: Task, run: Callable[[], Any]) -> Any:
     """Run a task as one attempt of the call of its message; return or raise what Celery makes the result of."""
     ticket = ticket_of(task.request)
     assert ticket is not None  # noqa: S101 -- its callers look
-
-    if task.request.get(worker_call.RUN) is not None:
-        return _result_of(worker_call.attempt_of(task, partial(_run, task, run)))
+    if (loop_run := task.request.get(RUN)) is not None:
+        return _result_of(loop_run.attempt(partial(_run, task, run)))
     # A process that was not forked does not know its worker by itself.
     worker = uuid_of(task.request.get(_WORKER)) or heartbeat.worker_id()
     claim_id = uuid_of(task.request.get(_CLAIM))

@@ -29,7 +29,7 @@ class _Quiet(logging.Filter):
         """Return whether a line is to be written."""
         is_sending = isinstance(record.msg, str) and record.msg.startswith("Scheduler: Sending due task")
         task = record.args[-1] if isinstance(record.args, tuple) and record.args else None
-        return not (is_sending and record.levelno == logging.INFO and task in periodic.names())
+        return not (is_sending and record.levelno == logging.INFO and task in periodic.works())
 
 
 _quiet = _Quiet()

@@ -9,7 +9,6 @@ from typing import Any
 
 from celery import Celery, Task, bootsteps, current_app, signals
 from celery.app import trace
-from celery.concurrency import get_implementation
 from celery.exceptions import ImproperlyConfigured
 from celery.utils.imports import symbol_by_name
 from celery.worker import WorkController
@@ -19,9 +18,6 @@ from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, rev
 from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.celery.unknown import UnknownTasks
-from dispatcher.worker import control
-from dispatcher.worker.shared import Shared
-from dispatcher.worker.steps import LoopMemory, Loops
 
 
 class Claiming(Task):
@@ -117,25 +113,15 @@ class Fence(bootsteps.StartStopStep):
 
 @signals.worker_init.connect
 def join_worker(sender: WorkController, **_: Any) -> None:
-    """Give a worker that starts the dispatcher's part of it, whatever the base class of its tasks.
-
-    On memory:// Celery runs no event loop, and the processes of prefork share one pipe, under a lock: if one that waits
-    for work is killed, none gets any more. With the event loop each has its own, as with Redis and RabbitMQ.
-    """
-    is_prefork = get_implementation(sender.pool_cls).__module__ == "celery.concurrency.prefork"
-    if is_prefork and sender.app.connection_for_read().transport_cls == "memory":
-        sender.use_eventloop = True
-    sender.app.steps["worker"].update((Fence, KeptConnections, Presence, LoopMemory, PeriodicTasks))
-    sender.app.steps["consumer"].update((UnknownTasks, Loops))
+    """Give a worker that starts the dispatcher's part of it, whatever the base class of its tasks."""
+    sender.app.steps["worker"].update((Fence, KeptConnections, Presence, PeriodicTasks))
+    sender.app.steps["consumer"].add(UnknownTasks)
     revoke.listen()
-    control.listen()
 
 
 @signals.worker_process_init.connect
 def fence_process(sender: str | None, **_: Any) -> None:
     """Fence the tasks of a pool's process that was spawned, or that registered more; one that was forked has them."""
-    if Shared.current is not None:
-        Shared.current.enter_child()
     app = current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
     for name, task in app.tasks.items():
         if fence(task):

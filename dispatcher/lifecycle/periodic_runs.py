@@ -1,4 +1,4 @@
-"""Periodic runs: when the dispenser's periodic tasks last started, and which worker runs them where beat does not."""
+"""Periodic runs: the row of a periodic task elects the worker that runs it next, and records when it last began."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,33 +12,23 @@ from dispatcher.conf import conf
 TICK: Final = "dispatcher.tick"
 RECOVER: Final = "dispatcher.recover"
 CLEANUP: Final = "dispatcher.cleanup"
-_SELDOM: Final = timedelta(seconds=3)
-_OFTEN: Final = timedelta(seconds=60)
+_EARLY: Final = 0.9
+"""A run may begin so much earlier, as a part of its period: who looks a little too early would be a period late."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Periodic:
-    """A periodic task: its name, how often it is to run, and when a worker runs it because nothing else does."""
+    """A periodic task: its name, and how often it is to run."""
 
     name: str
     every: timedelta
-    grace: timedelta | None = None
-    """Beyond `every`; None: three times as long, and the time for which a record is not renewed."""
-
-    @property
-    def keep(self) -> timedelta:
-        """Return for how long a record of a run is not renewed: one that runs every second is written every three."""
-        return min(max(self.every, _SELDOM), _OFTEN)
-
-    @property
-    def after(self) -> timedelta:
-        """Return the age of the last run from which on a worker takes over."""
-        return self.keep + 3 * self.every if self.grace is None else self.every + self.grace
+    grace: timedelta = timedelta(0)
+    """How much longer a worker waits for the next run where a message asked for the last one, as beat's do."""
 
     @property
     def late(self) -> timedelta:
         """Return the age of the last run that is reported."""
-        return 2 * self.after
+        return max(8 * self.every, 2 * (self.every + self.grace))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,41 +67,26 @@ def periodic() -> list[Periodic]:
     ]
 
 
-def record(task: Periodic, *, worker: UUID | None = None, now: datetime | None = None) -> None:
-    """Note that a task starts now; worker: the one that runs it by itself, None if it was asked for.
-
-    Within a caller's transaction nothing is noted: it would keep the row locked for as long as that lasts.
-    """
-    if sql.connection().in_atomic_block:
-        return
-    sql.change("record_run", {"name": task.name, "keep": task.keep, "worker": worker, "now": now})
-
-
-def take_over(
-    tasks: Collection[Periodic],
-    *,
-    worker: UUID,
-    is_dispenser: bool,
-    is_prompt: bool = False,
-    now: datetime | None = None,
+def begin(
+    tasks: Collection[Periodic], *, worker: UUID | None = None, reaches_broker: bool = True, now: datetime | None = None
 ) -> list[str]:
-    """Return the tasks that this worker is to run by itself: beat, or another worker, has not run them for too long.
+    """Note that tasks start now; return which: of workers that ask, one gets each, once a period.
 
-    is_dispenser: whether it takes the dispenser's queue. Others leave it to those that do while one of them lives.
-    is_prompt: whether it takes over at once what never ran, or what a worker ran that has stopped.
+    worker: the one that runs them by itself; None if a message asks for them, and they run however often.
     """
-    settings = conf()
+    if worker is None and sql.connection().in_atomic_block:
+        # It would keep the row locked for as long as the caller's transaction lasts.
+        return []
+    none = timedelta(0)
     params = {
         "names": [task.name for task in tasks],
-        "afters": [task.after for task in tasks],
-        "idles": [timedelta(0) if is_prompt and task.grace is None else task.after for task in tasks],
+        "everys": [none if worker is None else _EARLY * task.every for task in tasks],
+        "afters": [none if worker is None else task.every + task.grace for task in tasks],
         "worker": worker,
-        "is_dispenser": is_dispenser,
-        "queue": settings.dispenser_queue,
-        "lease": settings.run_lease,
+        "reaches": reaches_broker,
         "now": now,
     }
-    return sql.fetch("take_over_runs", str, params)
+    return sql.fetch("begin_runs", str, params)
 
 
 def last_runs(tasks: Collection[Periodic], *, now: datetime | None = None) -> list[LastRun]:

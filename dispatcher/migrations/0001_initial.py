@@ -271,13 +271,19 @@ class Migration(migrations.Migration):
                         help_text="The task, such as dispatcher.tick.", max_length=64, primary_key=True, serialize=False
                     ),
                 ),
-                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("ran_at", models.DateTimeField(help_text="When it last started; null: never.", null=True)),
+                ("ran_at", models.DateTimeField(help_text="When it last started.")),
                 (
                     "ran_by",
                     models.UUIDField(
-                        help_text="The worker that ran it without beat; null: a message, such as beat's, started it.",
+                        help_text="The worker that ran it by itself; null: a message, such as beat's, started it.",
                         null=True,
+                    ),
+                ),
+                (
+                    "reaches_broker",
+                    models.BooleanField(
+                        default=True,
+                        help_text="Whether that worker reaches a broker: otherwise it served direct queues alone.",
                     ),
                 ),
             ],

@@ -2,7 +2,6 @@
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models.functions import Now
 
 
 class Worker(models.Model):
@@ -64,13 +63,15 @@ class ResultCursor(models.Model):
 
 
 class PeriodicRun(models.Model):
-    """When a periodic task of the dispenser last started; one row per task, written every few seconds at most."""
+    """When a periodic task of the dispenser last started, and where; one row per task."""
 
     name = models.CharField(max_length=64, primary_key=True, help_text="The task, such as dispatcher.tick.")
-    created_at = models.DateTimeField(db_default=Now())
-    ran_at = models.DateTimeField(null=True, help_text="When it last started; null: never.")
+    ran_at = models.DateTimeField(help_text="When it last started.")
     ran_by = models.UUIDField(
-        null=True, help_text="The worker that ran it without beat; null: a message, such as beat's, started it."
+        null=True, help_text="The worker that ran it by itself; null: a message, such as beat's, started it."
+    )
+    reaches_broker = models.BooleanField(
+        default=True, help_text="Whether that worker reaches a broker: otherwise it served direct queues alone."
     )
 
     def __str__(self) -> str:

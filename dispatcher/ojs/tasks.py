@@ -6,7 +6,6 @@ from typing import Any, Final
 from celery import shared_task
 
 from dispatcher.celery import periodic
-from dispatcher.celery.periodic import Extra
 from dispatcher.conf import conf
 from dispatcher.ojs.cron import CRON_TASK, fire_cron
 from dispatcher.ojs.models import Subscription, Workflow
@@ -43,24 +42,20 @@ def cron(name: str) -> str | None:
 
 
 def _advance() -> int:
+    if not Workflow.objects.using(conf().database).filter(state="running").exists():
+        return 0
     from dispatcher.ojs.workflow.advance import advance_all  # noqa: PLC0415 -- an extra
 
     return advance_all()
 
 
 def _deliver() -> int:
+    if not Subscription.objects.using(conf().database).filter(is_active=True).exists():
+        return 0
     from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
 
     return deliver.deliver_events()
 
 
-def _runs_workflows() -> bool:
-    return Workflow.objects.using(conf().database).filter(state="running").exists()
-
-
-def _has_subscriptions() -> bool:
-    return Subscription.objects.using(conf().database).filter(is_active=True).exists()
-
-
-periodic.register(ADVANCE, Extra(every=timedelta(seconds=1), run=_advance, is_needed=_runs_workflows))
-periodic.register(DELIVER, Extra(every=timedelta(seconds=5), run=_deliver, is_needed=_has_subscriptions))
+periodic.register(ADVANCE, every=timedelta(seconds=1), run=_advance)
+periodic.register(DELIVER, every=timedelta(seconds=5), run=_deliver)

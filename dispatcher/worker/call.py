@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 from time import monotonic
-from typing import Any, Final
+from typing import Any
 
 from billiard.exceptions import SoftTimeLimitExceeded
-from celery import Celery, Task
+from celery import Celery
 from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED
 from celery.exceptions import Ignore
 
 from dispatcher import ending
+from dispatcher.celery import RUN
 from dispatcher.ending import Ending
 from dispatcher.engine import attempt
 from dispatcher.engine.direct import Handle
@@ -30,9 +31,6 @@ from dispatcher.worker.shared import Running
 
 logger = logging.getLogger("celery.worker.strategy")
 """That of Celery for the messages that a worker receives."""
-
-RUN: Final = "dispatcher_run"
-"""The name under which a task's request has its run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +89,24 @@ class Run:
             slack=self.slack,
         )
 
+    def attempt(self, work: Callable[[], Any]) -> Outcome:
+        """Make the attempt; return how it ended, for Celery. Raises Ignore if it did not begin."""
+        with attempt.run_here(self.start.call.ticket):
+            results: list[Any] = []
+            try:
+                if not claim.is_in_time(self.claimed):
+                    self.end = Missed()
+                    raise Ignore
+            except SoftTimeLimitExceeded as limit:
+                self.end = Missed()
+                raise Ignore from limit
+            try:
+                outcome = run.run(work, results=results)
+            except SoftTimeLimitExceeded as limit:
+                outcome = run.Returned(result=results[0]) if results else run.raised(limit)
+            self.end = end_of(outcome, attempt=self.start.attempt, policy=self.start.retry)
+            return _decided(outcome, self.end)
+
 
 def limits_of(app: Celery, run_: Run, *, soft: float | None, hard: float | None) -> Running:
     """Return what the main process must know of a call that runs from its start on: its time limits, above all.
@@ -147,30 +163,6 @@ def execute(app: Celery, run_: Run, hostname: str, events: EventPipe | None) -> 
     if events is not None:
         events.ended(task, request, info, result, runtime)
     return run_.end or run_.failed(RuntimeError("the task's tracer came to no end of the attempt"))
-
-
-def attempt_of(task: Task, work: Callable[[], Any]) -> Outcome:
-    """Run the call of a loop once; return how its attempt ended, for Celery. Raises Ignore if it did not begin."""
-    run_: Run = task.request.get(RUN)
-    with attempt.run_here(run_.start.call.ticket):
-        return _attempt(run_, work)
-
-
-def _attempt(run_: Run, work: Callable[[], Any]) -> Outcome:
-    results: list[Any] = []
-    try:
-        if not claim.is_in_time(run_.claimed):
-            run_.end = Missed()
-            raise Ignore
-    except SoftTimeLimitExceeded as limit:
-        run_.end = Missed()
-        raise Ignore from limit
-    try:
-        outcome = run.run(work, results=results)
-    except SoftTimeLimitExceeded as limit:
-        outcome = run.Returned(result=results[0]) if results else run.raised(limit)
-    run_.end = end_of(outcome, attempt=run_.start.attempt, policy=run_.start.retry)
-    return _decided(outcome, run_.end)
 
 
 def end_of(outcome: Outcome, *, attempt: int, policy: Mapping[str, Any] | None) -> End:

@@ -1,6 +1,7 @@
 """Celery's remote commands reach calls that loops run: `inspect active`, `revoke` with `terminate`, and `terminate`."""
 
 import inspect
+import logging
 import signal as signals
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,9 +11,11 @@ from typing import Any
 from uuid import UUID
 
 from celery.utils.functional import maybe_list
-from celery.worker.control import Panel
+from celery.worker.control import Panel, nok
 
-from dispatcher.worker.steps import keeper_of
+from dispatcher.worker.keeper import keeper_of
+
+logger = logging.getLogger(__name__)
 
 _TERM = "SIGTERM"
 
@@ -67,7 +70,9 @@ def _ending(command: Callable[..., Any]) -> Callable[..., Any]:
             number = getattr(signals, str(given.get("signal") or _TERM), signals.SIGTERM)
             for call in maybe_list(given["task_id"]) or []:
                 with suppress(ValueError):
-                    keeper.terminate(UUID(str(call)), int(number))
+                    if (refusal := keeper.terminate(UUID(str(call)), int(number))) is not None:
+                        logger.warning(refusal)
+                        answer = nok(refusal)
         return answer
 
     return ending

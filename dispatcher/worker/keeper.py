@@ -9,25 +9,22 @@ import os
 import select
 import signal
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
 from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.worker import state
+from billiard.exceptions import Terminated, TimeLimitExceeded
+from celery.worker import WorkController, state
 
-from dispatcher import engine, sql
-from dispatcher.celery import heartbeat, revoke
+from dispatcher.celery import heartbeat
 from dispatcher.conf import conf
-from dispatcher.engine import direct, ends, workers
+from dispatcher.engine import workers
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import wake
-from dispatcher.lifecycle.finish import Ended
 from dispatcher.worker import loop
-from dispatcher.worker.loop import Loop, Options
+from dispatcher.worker.deaths import Deaths
+from dispatcher.worker.loop import Options
+from dispatcher.worker.pool import Pool, Seat
 from dispatcher.worker.shared import PLACES, Running, Shared
 
 if TYPE_CHECKING:
@@ -39,29 +36,10 @@ _READ: Final = 4096
 _LOOK_S: Final = 0.1
 _BEGIN_S: Final = 10.0
 """How long a process takes at the most to begin its loop; then the loop is submitted again."""
-_SESSION_S: Final = 10.0
-"""How long it waits until the session of a dead process is over."""
 _NAP_S: Final = 0.02
-_UNLIMITED_S: Final = 1e9
-"""The time limit of the loops themselves."""
 _LAST_S: Final = 5.0
 _QUEUES_S: Final = 5.0
 """How often it looks which of the worker's queues are direct, and at their weights; at least once a heartbeat."""
-
-
-@dataclass(eq=False)
-class Seat:
-    """A loop that was submitted to the pool."""
-
-    index: int
-    submitted_at: float
-    pid: int = 0
-    ran_at: float = 0.0
-    """When a call was seen to run, or the worker's shutdown began."""
-    warned: UUID | None = None
-    """The ticket of the call whose soft time limit was signalled."""
-    reason: tuple[UUID, BaseException] | None = None
-    """The ticket of the call for which the main process ends the process, and why."""
 
 
 class Keeper:
@@ -71,9 +49,8 @@ class Keeper:
         """Submit nothing yet."""
         self.shared, self.options = shared, options
         self._seats: dict[int, Seat] = {}
-        self._to_submit: list[Seat] = []
-        self._unsettled: dict[UUID, set[UUID]] = {}
-        """The tickets of each dead process until they are dealt with: nothing else may give their calls back."""
+        self.pool = Pool(options, self._over)
+        self._deaths = Deaths(shared, options, lambda: [*self._seats])
         self._lock = Lock()
         self._given_up: set[int] = set()
         """The places of loops that did not begin in time."""
@@ -86,20 +63,17 @@ class Keeper:
         """Those that were looked up last."""
         self.is_closing = False
         self._read, self._write = os.pipe()
-        self._submit_read, self._submit_write = os.pipe()
-        for descriptor in (self._read, self._write, self._submit_read, self._submit_write):
+        for descriptor in (self._read, self._write):
             os.set_blocking(descriptor, False)
         self._thread: Thread | None = None
-        if options.is_forked:
-            self._let_shrink(consumer.pool._pool)  # noqa: SLF001 -- Celery has no other place for it
         self.attach(consumer)
+        if options.is_forked:
+            self.pool.let_shrink(self._is_running)
 
     def attach(self, consumer: "Consumer") -> None:
         """Use this consumer: Celery makes another one when its connection to the broker was lost."""
         self.consumer = consumer
-        self._hub: Any = getattr(consumer, "hub", None) if self.options.is_forked else None
-        if self._hub is not None:
-            self._hub.add_reader(self._submit_read, self._submit)
+        self.pool.attach(consumer)
         if self._thread is None:
             self._thread = Thread(target=self._run, name="dispatcher-keeper", daemon=True)
             self._thread.start()
@@ -115,7 +89,7 @@ class Keeper:
         if not self.is_closing:
             for seat in [*self._seats.values()]:
                 seat.ran_at = monotonic()
-        self.is_closing = True
+        self.is_closing = self.pool.is_closing = True
         self.shared.close()
         self.wake()
 
@@ -154,16 +128,21 @@ class Keeper:
         found = [(place.running, place.pid) for place in places]
         return [(running, pid) for running, pid in found if running is not None]
 
-    def terminate(self, call: UUID, number: int) -> bool:
-        """End the process that runs this call, and the attempt with it; return whether one does."""
+    def terminate(self, call: UUID, number: int) -> str | None:
+        """End the attempt that runs of this call, with its process or greenlet; return what forbids it, if a loop does.
+
+        number: the signal that ends a process.
+        """
         for seat in [*self._seats.values()]:
-            place = self.shared.place(seat.index)
-            running = place.running
-            if running is not None and running.call == call and self.options.is_forked:
-                seat.reason = running.ticket, Terminated(number)
-                self._end(seat, number)
-                return True
-        return False
+            running = self.shared.place(seat.index).running
+            if running is not None and running.call == call:
+                error = Terminated(number)
+                if self.options.is_forked:
+                    seat.reason = running.ticket, error
+                    self._end(seat, number)
+                elif not loop.interrupt(seat.index, error):
+                    return f"a pool of {self.pool.kind} can't terminate call {call}: its attempt runs to its end"
+        return None
 
     # The thread
 
@@ -219,28 +198,17 @@ class Keeper:
 
     # Loops and the pool
 
-    def _let_shrink(self, pool: Any) -> None:
-        """Let a pool end processes whose loops run no call: to Celery each process with a loop is busy."""
-        is_active = pool._worker_active  # noqa: SLF001
-
-        def is_busy(process: Any) -> bool:
-            places = [self.shared.place(index) for index in [*self._seats]]
-            running = [place.running is not None for place in places if place.pid == process.pid]
-            return any(running) if running else is_active(process)
-
-        pool._worker_active = is_busy  # noqa: SLF001
-
-    def _size(self) -> int:
-        pool = self.consumer.pool
-        if self.options.is_forked:
-            return int(pool.num_processes or 1)
-        return int(getattr(pool, "limit", None) or self.consumer.controller.concurrency or 1)
+    def _is_running(self, pid: int) -> bool | None:
+        """Return whether the loop of a process runs a call; None if it has none."""
+        places = [self.shared.place(index) for index in [*self._seats]]
+        running = [place.running is not None for place in places if place.pid == pid]
+        return any(running) if running else None
 
     def _wanted(self) -> int:
         """Return how many loops there may be: the broker's messages get processes, but one, while calls are direct."""
         if self.is_closing or not self.shared.queues:
             return 0
-        return max(self._size() - len(state.reserved_requests), 1)
+        return max(self.pool.size - len(state.reserved_requests), 1)
 
     @property
     def _alternates(self) -> bool:
@@ -248,14 +216,18 @@ class Keeper:
 
         In a pool of one process also where it runs calls: it leaves after a trip.
         """
-        size = self._size()
-        if self._is_solo or len(state.reserved_requests) < size:
+        size = self.pool.size
+        if self.pool.is_solo or len(state.reserved_requests) < size:
             return False
         return size == 1 or not self.running()
 
-    @property
-    def _is_solo(self) -> bool:
-        return bool(self.consumer.pool.__module__.endswith("solo"))
+    def _new_seat(self) -> Seat:
+        with self._lock:
+            taken = self._given_up.union(self._seats)
+            index = next(index for index in range(PLACES) if index not in taken)
+            self.shared.place(index).clear()
+            seat = self._seats[index] = Seat(index, monotonic())
+            return seat
 
     def _balance(self) -> None:
         wanted, now = self._wanted(), len(self._seats)
@@ -264,69 +236,15 @@ class Keeper:
             self._asked = 0
             self.shared.take_back()
         if now < wanted and not self._asked:
-            with self._lock:
-                for _ in range(wanted - now):
-                    taken = self._given_up.union(self._seats)
-                    index = next(index for index in range(PLACES) if index not in taken)
-                    self.shared.place(index).clear()
-                    seat = self._seats[index] = Seat(index, monotonic())
-                    self._to_submit.append(seat)
-            if self._hub is None:
-                self._submit()
-            else:
-                # Not call_soon: what is to come in the hub's next turn is lost with a connection that breaks in this.
-                with suppress(BlockingIOError):
-                    os.write(self._submit_write, b"x")
+            self.pool.submit([self._new_seat() for _ in range(wanted - now)])
         elif surplus > self._asked and not self.is_closing:
             self.shared.ask_to_leave(surplus - self._asked)
             self._asked = surplus
         scaler = self.consumer.controller.autoscaler
-        if scaler is not None and now and self._size() < scaler.max_concurrency and len(self.running()) >= now:
+        if scaler is not None and now and self.pool.size < scaler.max_concurrency and len(self.running()) >= now:
             scaler.scale_up(1)
 
-    def _submit(self, *_: Any) -> None:
-        """Give the loops that wait for it to the pool; in the thread of its event loop, where there is one."""
-        if self._hub is not None:
-            with suppress(BlockingIOError):
-                os.read(self._submit_read, _READ)
-            if not self.is_closing:
-                self.consumer.pool.maintain_pool()
-        while self._to_submit:
-            seat = self._to_submit.pop()
-            over = partial(self._over, seat)
-            if self._is_solo:
-                Thread(target=self._run_alone, args=(seat,), name="dispatcher-loop", daemon=True).start()
-                continue
-            limits = (
-                {"soft_timeout": _UNLIMITED_S, "timeout": _UNLIMITED_S} if self.options.is_forked else {"timeout": 0}
-            )
-            self.consumer.pool.apply_async(
-                loop.main,
-                (seat.index, self.options),
-                callback=over,
-                error_callback=over,
-                correlation_id=None,
-                **limits,
-            )
-
-    def _run_alone(self, seat: Seat) -> None:
-        """Run a loop beside the consumer of a pool that runs tasks in the consumer's own thread, one at a time."""
-        pool = self.consumer.pool
-        if Loop.one_by_one is None:
-            Loop.one_by_one, apply = Lock(), pool.on_apply
-
-            def one_by_one(*args: Any, **kwargs: Any) -> Any:
-                with Loop.one_by_one:
-                    return apply(*args, **kwargs)
-
-            pool.on_apply = one_by_one
-        self.consumer.app.set_current()
-        try:
-            loop.main(seat.index, self.options)
-        finally:
-            self._over(seat)
-
-    def _over(self, seat: Seat, *_: Any, **__: Any) -> None:
+    def _over(self, seat: Seat) -> None:
         """Forget a loop whose job has ended; the keeper's thread buries those that are gone."""
         self._given_up.discard(seat.index)
         if self.shared.place(seat.index).pid == 0:
@@ -337,8 +255,7 @@ class Keeper:
         """Forget a loop that has left in order, and record the ends that it could not."""
         unrecorded = self.shared.place(seat.index).ends
         self._forget(seat)
-        if unrecorded:
-            heartbeat.in_background(f"record what process {seat.pid} had left", partial(ends.record, unrecorded))
+        self._deaths.record(seat, unrecorded)
 
     def _forget(self, seat: Seat) -> None:
         with self._lock:
@@ -352,7 +269,7 @@ class Keeper:
         for seat in [*self._seats.values()]:
             place = self.shared.place(seat.index)
             if place.take_lost():
-                heartbeat.in_background("give back what lost answers had started", self._give_back_lost)
+                self._deaths.give_back_lost()
             if not self.options.is_forked:
                 continue
             if seat.pid == 0:
@@ -391,9 +308,7 @@ class Keeper:
         for seat in [*self._seats.values()]:
             if seat.pid == pid:
                 self._bury(seat)
-        if self._hub is not None:
-            with suppress(BlockingIOError):
-                os.write(self._submit_write, b"x")
+        self.pool.maintain()
 
     def _limit(self, seat: Seat, running: Running, now: float) -> None:
         name = f"{running.task}[{running.call}]"
@@ -420,68 +335,13 @@ class Keeper:
     def _bury(self, seat: Seat) -> None:
         """Have what a dead process had recorded, or given back."""
         place = self.shared.place(seat.index)
-        process, running, held, unrecorded = place.process, place.running, place.held, place.ends
-        if process is None:
+        if (process := place.process) is None:
             self._part(seat)
-            return
-        self._unsettled[process] = {each[1] for each in held} | {each.ticket for each in unrecorded}
-        self._forget(seat)
-        error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
-        if seat.reason is not None and running is not None and running.ticket == seat.reason[0]:
-            error = seat.reason[1]
-        if running is not None:
-            logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
-        if isinstance(error, TimeLimitExceeded) and running is not None:
-            self._fail_result(running, error)
-        heartbeat.in_background(
-            f"record what process {seat.pid} had",
-            partial(self._settle, process, running, held, unrecorded, error),
-        )
+        else:
+            self._deaths.settle(self.consumer.app, seat, place, process)
+            self._forget(seat)
 
-    def _fail_result(self, running: Running, error: BaseException) -> None:
-        task = self.consumer.app.tasks.get(running.task)
-        if task is not None and not task.ignore_result:
-            with suppress(Exception):
-                task.backend.mark_as_failure(str(running.call), error)
 
-    def _settle(
-        self,
-        process: UUID,
-        running: Running | None,
-        held: list[tuple[UUID, UUID]],
-        unrecorded: list[Ended],
-        error: BaseException,
-    ) -> None:
-        self._wait_for_session(process)
-        if unrecorded:
-            ends.record(unrecorded)
-        if running is not None and all(each.ticket != running.ticket for each in unrecorded):
-            is_crash = isinstance(error, WorkerLostError)
-            engine.lose(running.call, running.ticket, error, is_crash=is_crash, claim_id=running.ticket)
-            if isinstance(error, Terminated):
-                revoke.cancel_if_revoked(running.call)
-        over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())
-        direct.give_back([each for each in held if each[1] not in over])
-        wake.delete([process])
-        self._unsettled.pop(process, None)
-        self._give_back_lost()
-
-    def _wait_for_session(self, process: UUID) -> None:
-        """Wait until nothing that a dead process has sent can commit any more."""
-        until = monotonic() + _SESSION_S
-        while not sql.fetch("session_is_over", bool, {"process": process})[0] and monotonic() < until:
-            sleep(_NAP_S)
-
-    def _give_back_lost(self) -> None:
-        """Give back what trips have started that no loop has: their answers were lost."""
-        started = direct.started(self.options.worker)
-        known = self.shared.known([*self._seats], patience_s=1.0) if started else set()
-        if known is None:
-            heartbeat.in_background("give back what lost answers had started", self._give_back_lost)
-            return
-        # After those that loops have: a process that dies meanwhile is among these by now.
-        known = known.union(*self._unsettled.copy().values())
-        lost = [each for each in started if each[1] not in known]
-        if lost:
-            logger.warning("worker %s gives %d calls back: no process has them", self.options.hostname, len(lost))
-            direct.give_back(lost)
+def keeper_of(controller: WorkController) -> Keeper | None:
+    """Return the keeper of a worker, if it has one by now."""
+    return getattr(controller, "dispatcher_keeper", None)

@@ -231,10 +231,12 @@ class Loop:
             self._greenlet = None
             timeout.close()
 
-    def interrupt(self, error: BaseException) -> None:
-        """Raise this in the task that runs, if it runs in a greenlet."""
-        if self._greenlet is not None:
-            sys.modules["gevent"].kill(self._greenlet, error)
+    def interrupt(self, error: BaseException) -> bool:
+        """Raise this in the task that runs, if it runs in a greenlet of gevent; return whether it does."""
+        greenlet = self._greenlet
+        if greenlet is not None:
+            sys.modules["gevent"].kill(greenlet, error, block=False)
+        return greenlet is not None
 
     def _give_back_late(self) -> None:
         """Give back what waits in a batch behind a run or a receiver that takes long, in a thread."""
@@ -304,10 +306,10 @@ def main(index: int, options: Options) -> None:
         sys.exit(_RECYCLE)
 
 
-def interrupt(index: int, error: BaseException) -> None:
-    """Raise this in the task that a loop of this process runs, if it runs in a greenlet."""
-    if (found := _Process.loops.get(index)) is not None:
-        found.interrupt(error)
+def interrupt(index: int, error: BaseException) -> bool:
+    """Raise this in the task that a loop of this process runs, if it runs in a greenlet; return whether it does."""
+    found = _Process.loops.get(index)
+    return found is not None and found.interrupt(error)
 
 
 @contextmanager

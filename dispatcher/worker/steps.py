@@ -1,14 +1,16 @@
-"""The bootsteps that give a worker its loops."""
+"""What gives a worker its loops: its bootsteps, and what follows in each process of the pool."""
 
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery, bootsteps, signals
+from celery.concurrency import get_implementation
 from celery.worker import WorkController
 
 from dispatcher.celery import heartbeat
 from dispatcher.messages import broker
-from dispatcher.worker.keeper import Keeper
+from dispatcher.worker import control
+from dispatcher.worker.keeper import Keeper, keeper_of
 from dispatcher.worker.loop import Options
 from dispatcher.worker.shared import Shared
 
@@ -85,12 +87,29 @@ def _let_shut_down(consumer: "Consumer", keeper: Keeper) -> None:
     controller.wait_for_soft_shutdown, consumer.cancel_active_requests = wait_for_soft_shutdown, cancel_active_requests
 
 
-def keeper_of(controller: WorkController) -> Keeper | None:
-    """Return the keeper of a worker, if it has one by now."""
-    return getattr(controller, "dispatcher_keeper", None)
-
-
 def is_in_memory(app: Celery) -> bool:
     """Return whether the transport is in the process's own memory."""
     with app.connection_for_write() as connection:
         return bool(connection.transport.driver_type == "memory")
+
+
+@signals.worker_init.connect
+def join_worker(sender: WorkController, **_: Any) -> None:
+    """Give a worker that starts its loops.
+
+    On memory:// Celery runs no event loop, and the processes of prefork share one pipe, under a lock: if one that waits
+    for work is killed, none gets any more. With the event loop each has its own, as with Redis and RabbitMQ.
+    """
+    is_prefork = get_implementation(sender.pool_cls).__module__ == "celery.concurrency.prefork"
+    if is_prefork and sender.app.connection_for_read().transport_cls == "memory":
+        sender.use_eventloop = True
+    sender.app.steps["worker"].add(LoopMemory)
+    sender.app.steps["consumer"].add(Loops)
+    control.listen()
+
+
+@signals.worker_process_init.connect
+def enter_process(**_: Any) -> None:
+    """Let a process of the pool see the end of the main process."""
+    if Shared.current is not None:
+        Shared.current.enter_child()

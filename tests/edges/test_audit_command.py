@@ -60,7 +60,7 @@ def test_a_transaction_that_stays_open_is_noted(monkeypatch: pytest.MonkeyPatch)
 def test_a_periodic_task_that_nothing_runs_is_noted() -> None:
     PeriodicRun.objects.create(name="dispatcher.tick", ran_at=timezone.now() - timedelta(minutes=5))
     PeriodicRun.objects.create(name="dispatcher.recover", ran_at=timezone.now())
-    PeriodicRun.objects.create(name="dispatcher.cleanup", created_at=timezone.now() - timedelta(days=20))
+    PeriodicRun.objects.create(name="dispatcher.cleanup", ran_at=timezone.now() - timedelta(days=20))
     assert noted() == {"periodic_overdue": 2}
     (note,) = (note for note in audit(settle=timedelta(0)).notes if note.count)
     assert [finding.what for finding in note.findings] == ["dispatcher.cleanup", "dispatcher.tick"]

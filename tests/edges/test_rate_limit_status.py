@@ -136,7 +136,7 @@ def test_a_missing_tick_is_warned_of_and_the_last_one_is_shown_with_its_worker()
     worker = replace(HERE, id=uuid4(), name="celery@alone", queues=["dispatcher"])
     heartbeat.record(worker, [])
     PeriodicRun.objects.all().delete()
-    periodic_runs.record(periodic_runs.periodic()[0], worker=worker.id)
+    periodic_runs.begin(periodic_runs.periodic(), worker=worker.id)
     assert "Last tick: just now, by worker celery@alone without beat." in printed()
 
 

@@ -15,6 +15,7 @@ import pytest
 from django.db import connection
 
 from dispatcher import api
+from dispatcher.lifecycle.periodic_runs import TICK
 from dispatcher.models import CallQueue, Feed, PeriodicRun, Queue, RateLimitKey, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -236,6 +237,25 @@ def test_a_running_call_is_terminated_as_any_request_of_celery_is(processes: Pro
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
 
 
+def test_a_running_call_is_terminated_in_its_greenlet(processes: Processes) -> None:
+    worker = start(processes, "-P", "gevent", env={"FLOWS_FALLBACK": "1"})
+    call = running(send(sample_tasks.nap, 60))
+    sample_tasks.app.control.revoke(str(call.id), terminate=True, destination=[worker.name])
+    assert ended(call).state == State.CANCELLED
+    assert [error["type"] for error in ended(call).errors] == ["Terminated"]
+    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
+
+
+def test_a_running_call_in_a_thread_is_not_terminated_and_the_answer_says_so(processes: Processes) -> None:
+    worker = start(processes, "-P", "threads", env={"FLOWS_FALLBACK": "1"})
+    call = running(send(sample_tasks.nap, 2))
+    (answer,) = sample_tasks.app.control.revoke(
+        str(call.id), terminate=True, destination=[worker.name], reply=True, timeout=5
+    )
+    assert "a pool of thread can't terminate call" in answer[worker.name]["error"]
+    assert ended(call).state == State.COMPLETED
+
+
 @pytest.mark.smoke
 def test_a_main_process_that_is_killed_loses_one_attempt_of_what_it_ran(processes: Processes, worker: Worker) -> None:
     call = send(sample_tasks.nap, 60)
@@ -345,12 +365,43 @@ def test_a_worker_that_loses_a_process_frees_its_room(processes: Processes, work
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
 
 
-def test_a_worker_without_a_broker_that_loses_idle_processes_goes_on(processes: Processes) -> None:
-    start(processes, env=ALONE)
-    # Of the processes that wait for work one may have what the others need.
-    for idle in psutil.Process(processes.stack.children["worker"].pid).children():
+FRESH_WORKERS = int(os.environ.get("FLOWS_FRESH_WORKERS", "5"))
+"""How many workers lose an idle process one after the other."""
+
+
+def test_a_fresh_worker_without_a_broker_that_loses_an_idle_process_does_all_calls(processes: Processes) -> None:
+    took = []
+    for _ in range(FRESH_WORKERS):
+        worker = start(processes, env=ALONE)
+        idle, *_ = psutil.Process(processes.stack.children["worker"].pid).children()
+        eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
         idle.kill()
-        assert [ended(send(sample_tasks.echo, word)).state for word in ("one", "two")] == [State.COMPLETED] * 2
+        began = time.monotonic()
+        calls = [send(sample_tasks.echo, word, keys=[]) for word in ("one", "two", "three", "four")]
+        assert {ended(call).state for call in calls} == {State.COMPLETED}
+        took.append(time.monotonic() - began)
+        processes.kill_workers()
+    assert max(took) < 1.0, f"all calls done after {took} s"
+
+
+@pytest.mark.parametrize("runs_s", [0.0, 4.0], ids=["idle", "busy"])
+def test_sigterm_to_the_group_of_a_worker_without_a_broker_stops_it_after_its_calls(
+    processes: Processes, runs_s: float
+) -> None:
+    worker = start(processes, env=ALONE)
+    eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+    call = running(send(sample_tasks.echo_slowly, "x", runs_s)) if runs_s else None
+    main = psutil.Process(processes.stack.children.pop("worker").pid)
+    began = time.monotonic()
+    os.killpg(os.getpgid(main.pid), signal.SIGTERM)
+    main.wait(30)
+    took = time.monotonic() - began
+    if call is None:
+        assert took < 3.0
+    else:
+        call.refresh_from_db()
+        assert (call.state, call.attempt) == (State.COMPLETED, 1)
+        assert took < runs_s + 3.0
 
 
 def test_an_end_that_the_database_refuses_fails_its_attempt_and_stops_no_other_call(
@@ -400,6 +451,39 @@ def test_a_worker_whose_transport_is_its_memory_swallows_no_call_of_the_broker(p
     processes.start_worker("second")
     processes.stack.wait_ready()
     assert {(ended(call).state, processes.noted(call.id)) for call in calls} == {(State.COMPLETED, 1)}
+
+
+def test_a_worker_whose_transport_is_its_memory_runs_no_tick_where_another_reaches_the_broker(
+    processes: Processes,
+) -> None:
+    alone = start(processes, env=ALONE)
+    tick = PeriodicRun.objects.filter(name=TICK)
+    eventually(tick.filter(ran_by=alone.id).exists)
+    Queue.objects.filter(name=QUEUE).update(delivery="broker")
+    processes.start_worker("second", env={"FLOWS_FALLBACK": "1"})
+    processes.stack.wait_ready()
+    second = eventually(Worker.objects.exclude(id=alone.id).filter(queues__contains=[QUEUE]).first)
+    # One that has no direct queue looks with its heartbeats.
+    eventually(tick.filter(ran_by=second.id).exists)
+    for _ in range(3):
+        soon = datetime.now(UTC) + timedelta(seconds=0.5)
+        call = ended(send(sample_tasks.echo, "later", scheduled_at=soon))
+        assert call.started_at - soon < timedelta(seconds=2)
+        assert tick.get().ran_by == second.id
+
+
+def test_scheduled_calls_start_within_two_seconds_after_the_worker_dies_that_ticked(processes: Processes) -> None:
+    workers = {start(processes, env={"FLOWS_FALLBACK": "1"}).id: "worker"}
+    processes.start_worker("second", env={"FLOWS_FALLBACK": "1"})
+    processes.stack.wait_ready()
+    other = eventually(Worker.objects.exclude(id__in=workers).filter(queues__contains=[QUEUE]).first)
+    workers[other.id] = "second"
+    eventually(Feed.objects.filter(worker_id=other.id, idle_at__isnull=False).exists)
+    elected = eventually(PeriodicRun.objects.filter(name=TICK, ran_by__in=workers).first)
+    processes.stack.kill(workers[elected.ran_by])
+    soon = datetime.now(UTC) + timedelta(seconds=0.2)
+    call = ended(send(sample_tasks.echo, "later", keys=[], scheduled_at=soon))
+    assert call.started_at - soon < timedelta(seconds=2.2)
 
 
 def test_a_queue_that_a_worker_is_to_consume_is_served_at_once(processes: Processes) -> None:

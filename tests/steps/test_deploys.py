@@ -151,7 +151,8 @@ def test_a_send_is_committed_though_the_refusal_of_its_wake_up_comes_early(
 
 def test_the_dispenser_goes_on_by_itself(reports: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat._Identity, "worker", uuid4())  # noqa: SLF001 -- put back after the test
-    worker: Any = SimpleNamespace(hostname=HERE.name)
+    queues = SimpleNamespace(consume_from=["dispatcher"])
+    worker: Any = SimpleNamespace(hostname=HERE.name, app=SimpleNamespace(amqp=SimpleNamespace(queues=queues)))
     step = PeriodicTasks(worker)
     uninstall()
     call = CallQueue.objects.send("noop")
@@ -160,6 +161,7 @@ def test_the_dispenser_goes_on_by_itself(reports: Callable[[], list[str]], monke
         step.ask(TICK)
         return states([call]) == [State.DISPATCHED]
 
+    step.start(worker)
     try:
         for _ in range(3):
             tick()

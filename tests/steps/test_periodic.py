@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from threading import Event
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from celery.beat import Service
 from celery.signals import beat_init
 from django.db import OperationalError
 
-from dispatcher import tasks
+from dispatcher import engine, tasks
 from dispatcher.celery import heartbeat, periodic
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
@@ -50,20 +49,23 @@ class Work:
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     """Return what the tick does."""
     work = Work()
-    monkeypatch.setattr(periodic, "_WORK", {TICK: work, RECOVER: int, CLEANUP: int})
-    extras = {name: replace(extra, run=int) for name, extra in periodic._extras.items()}  # noqa: SLF001 -- as above
-    monkeypatch.setattr(periodic, "_extras", extras)
+    monkeypatch.setattr(engine, "tick", work)
+    monkeypatch.setattr(engine, "recover", int)
+    monkeypatch.setattr(engine, "cleanup", int)
+    monkeypatch.setattr(periodic, "_extras", {})
     return work
 
 
 @pytest.fixture
 def step(work: Work, monkeypatch: pytest.MonkeyPatch) -> Iterator[PeriodicTasks]:
-    """Return the step of a worker that takes the dispenser's queue."""
+    """Return the step of a worker that takes the dispenser's queue, and that has not sent a heartbeat yet."""
     monkeypatch.setattr(heartbeat._Identity, "worker", uuid4())  # noqa: SLF001 -- put back after the test
+    monkeypatch.setattr(heartbeat._Identity, "has_direct", None)  # noqa: SLF001 -- as above
     queues = SimpleNamespace(consume_from=["dispatcher"])
     worker: Any = SimpleNamespace(hostname="celery@here", app=SimpleNamespace(amqp=SimpleNamespace(queues=queues)))
     step = PeriodicTasks(worker)
     assert worker.dispatcher_periodic is step
+    step.start(worker)
     yield step
     work.may_end.set()
     step.stop(worker)
@@ -104,11 +106,8 @@ def test_a_message_is_acknowledged_and_runs_in_a_thread(step: PeriodicTasks, wor
     eventually(PeriodicRun.objects.filter(name=TICK, ran_by=None).exists)
 
 
-def test_a_task_that_another_package_registered_runs_in_a_thread(
-    step: PeriodicTasks, work: Work, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    extra = periodic.Extra(every=timedelta(seconds=1), run=work, is_needed=lambda: True)
-    monkeypatch.setattr(periodic, "_extras", {"other": extra})
+def test_a_task_that_another_package_registered_runs_in_a_thread(step: PeriodicTasks, work: Work) -> None:
+    periodic.register("other", every=timedelta(seconds=1), run=work)
     step.ask("other")
     eventually(lambda: work.runs == 1)
 
@@ -164,25 +163,34 @@ def test_a_run_that_fails_is_logged_and_the_next_one_runs(
 def test_a_worker_that_stops_begins_nothing_more(step: PeriodicTasks, work: Work) -> None:
     step.close(step.worker)
     step.ask(TICK)
-    assert not step._runners  # noqa: SLF001 -- there is no thread that could run it
+    step.stop(step.worker)
+    assert not work.runs
 
 
-def test_a_worker_without_messages_ticks_again_and_again(step: PeriodicTasks, work: Work, settings: Any) -> None:
+def beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the worker have sent its first heartbeat."""
+    monkeypatch.setattr(heartbeat._Identity, "has_direct", False)  # noqa: SLF001 -- put back after the test
+
+
+def test_a_worker_without_messages_ticks_again_and_again(
+    step: PeriodicTasks, work: Work, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.DISPATCHER = {"tick": 0.02, "recover_every": 0.02}
-    PeriodicRun.objects.create(name=TICK, ran_at="2020-01-01T00:00Z")
-    step.start(step.worker)
+    assert not work.runs
+    beats(monkeypatch)
     eventually(lambda: work.runs > 5)
     assert PeriodicRun.objects.get(name=TICK).ran_by == heartbeat.worker_id()
-    assert PeriodicRun.objects.filter(name=RECOVER, ran_at=None).exists()
+    assert {RECOVER, CLEANUP} < set(PeriodicRun.objects.values_list("name", flat=True))
 
 
-def test_a_worker_with_the_setting_leaves_it_to_beat(step: PeriodicTasks, work: Work, settings: Any) -> None:
+def test_a_worker_with_the_setting_leaves_it_to_beat(
+    step: PeriodicTasks, work: Work, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.DISPATCHER = {"tick": 0.02, "fallback_schedule": False}
-    PeriodicRun.objects.create(name=TICK, ran_at="2020-01-01T00:00Z")
-    step.start(step.worker)
+    beats(monkeypatch)
     step.ask(TICK)
     eventually(lambda: work.runs == 1)
-    eventually(PeriodicRun.objects.filter(name=TICK, ran_at__year__gt=2020, ran_by=None).exists)
+    assert set(PeriodicRun.objects.values_list("name", "ran_by")) == {(TICK, None)}
 
 
 def test_a_tick_is_sent_without_an_event(broker: Broker) -> None:

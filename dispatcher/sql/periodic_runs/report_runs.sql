@@ -1,9 +1,8 @@
 -- report_runs: when these periodic tasks last started, in the order asked for, and which worker ran them by itself.
 -- Relies on the primary keys.
--- `is_late`: the last run, or where there was none the first look for one, is older than `lates` says. A tick that no
--- worker has seen is late; the other tasks may be yet to come.
+-- `is_late`: the last run is older than `lates` says. A tick that never ran is late; the other tasks may be yet to come.
 SELECT task.name, run.ran_at, worker.name AS worker, clock.now AS at,
-       COALESCE(COALESCE(run.ran_at, run.created_at) + task.late < clock.now, task.name = 'dispatcher.tick') AS is_late
+       COALESCE(run.ran_at + task.late < clock.now, task.name = 'dispatcher.tick') AS is_late
   FROM (SELECT {{now}} AS now) AS clock
  CROSS JOIN unnest(%(names)s::text[], %(lates)s::interval[]) WITH ORDINALITY AS task (name, late, place)
   LEFT JOIN dispatcher_periodicrun AS run ON run.name = task.name

@@ -1,0 +1,111 @@
+"""What dead processes and lost answers leave behind: recorded, or given back, beside the keeper's thread."""
+
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from time import monotonic, sleep
+from typing import Final
+from uuid import UUID
+
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery import Celery
+
+from dispatcher import engine, sql
+from dispatcher.celery import heartbeat, revoke
+from dispatcher.engine import direct, ends
+from dispatcher.lifecycle import wake
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.worker.loop import Options
+from dispatcher.worker.pool import Seat
+from dispatcher.worker.shared import Place, Running, Shared
+
+logger = logging.getLogger(__name__)
+
+_SESSION_S: Final = 10.0
+"""How long it waits until the session of a dead process is over."""
+_NAP_S: Final = 0.02
+
+
+class Deaths:
+    """Deals with what the processes of one worker had. `places` returns those of the loops that there are."""
+
+    def __init__(self, shared: Shared, options: Options, places: Callable[[], Iterable[int]]) -> None:
+        """Deal with nothing yet."""
+        self._shared, self._options, self._places = shared, options, places
+        self._unsettled: dict[UUID, set[UUID]] = {}
+        """The tickets of each dead process until they are dealt with: nothing else may give their calls back."""
+
+    def record(self, seat: Seat, unrecorded: list[Ended]) -> None:
+        """Record the ends that a loop has left which it could not."""
+        if unrecorded:
+            heartbeat.in_background(f"record what process {seat.pid} had left", partial(ends.record, unrecorded))
+
+    def give_back_lost(self) -> None:
+        """Give back what trips have started that no loop has: their answers were lost."""
+        heartbeat.in_background("give back what lost answers had started", self._give_back_lost)
+
+    def settle(self, app: Celery, seat: Seat, place: Place, process: UUID) -> None:
+        """Have what a dead process had recorded, or given back; its place may be used again after that."""
+        running, held, unrecorded = place.running, place.held, place.ends
+        self._unsettled[process] = {each[1] for each in held} | {each.ticket for each in unrecorded}
+        error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
+        if running is not None:
+            if seat.reason is not None and running.ticket == seat.reason[0]:
+                error = seat.reason[1]
+            logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
+            if isinstance(error, TimeLimitExceeded):
+                _fail_result(app, running, error)
+        heartbeat.in_background(
+            f"record what process {seat.pid} had", partial(self._settle, process, running, held, unrecorded, error)
+        )
+
+    def _settle(
+        self,
+        process: UUID,
+        running: Running | None,
+        held: list[tuple[UUID, UUID]],
+        unrecorded: list[Ended],
+        error: BaseException,
+    ) -> None:
+        _wait_for_session(process)
+        if unrecorded:
+            ends.record(unrecorded)
+        if running is not None and all(each.ticket != running.ticket for each in unrecorded):
+            is_crash = isinstance(error, WorkerLostError)
+            engine.lose(running.call, running.ticket, error, is_crash=is_crash, claim_id=running.ticket)
+            if isinstance(error, Terminated):
+                revoke.cancel_if_revoked(running.call)
+        over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())
+        direct.give_back([each for each in held if each[1] not in over])
+        wake.delete([process])
+        self._unsettled.pop(process, None)
+        self._give_back_lost()
+
+    def _give_back_lost(self) -> None:
+        """Give back what trips have started that no loop has: their answers were lost."""
+        started = direct.started(self._options.worker)
+        known = self._shared.known([*self._places()], patience_s=1.0) if started else set()
+        if known is None:
+            self.give_back_lost()
+            return
+        # After those that loops have: a process that dies meanwhile is among these by now.
+        known = known.union(*self._unsettled.copy().values())
+        lost = [each for each in started if each[1] not in known]
+        if lost:
+            logger.warning("worker %s gives %d calls back: no process has them", self._options.hostname, len(lost))
+            direct.give_back(lost)
+
+
+def _fail_result(app: Celery, running: Running, error: BaseException) -> None:
+    task = app.tasks.get(running.task)
+    if task is not None and not task.ignore_result:
+        with suppress(Exception):
+            task.backend.mark_as_failure(str(running.call), error)
+
+
+def _wait_for_session(process: UUID) -> None:
+    """Wait until nothing that a dead process has sent can commit any more."""
+    until = monotonic() + _SESSION_S
+    while not sql.fetch("session_is_over", bool, {"process": process})[0] and monotonic() < until:
+        sleep(_NAP_S)

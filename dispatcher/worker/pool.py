@@ -1,0 +1,145 @@
+"""The pool of a worker as the keeper uses it: it submits loops, and replaces processes that have died."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+from dispatcher.worker import loop
+from dispatcher.worker.loop import Loop, Options
+
+if TYPE_CHECKING:
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+
+_READ: Final = 4096
+_UNLIMITED_S: Final = 1e9
+"""The time limit of the loops themselves."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """A loop that was submitted to the pool."""
+
+    index: int
+    submitted_at: float
+    pid: int = 0
+    ran_at: float = 0.0
+    """When a call was seen to run, or the worker's shutdown began."""
+    warned: UUID | None = None
+    """The ticket of the call whose soft time limit was signalled."""
+    reason: tuple[UUID, BaseException] | None = None
+    """The ticket of the call for which the main process ends the process, and why."""
+
+
+class Pool:
+    """The pool of a consumer. `over` is called in any thread when the job of a loop has ended."""
+
+    def __init__(self, options: Options, over: Callable[[Seat], object]) -> None:
+        """Submit nothing yet."""
+        self.options, self._over = options, over
+        self._to_submit: list[Seat] = []
+        self._read, self._write = os.pipe()
+        for descriptor in (self._read, self._write):
+            os.set_blocking(descriptor, False)
+        self.is_closing = False
+
+    def attach(self, consumer: "Consumer") -> None:
+        """Use the pool of this consumer."""
+        self.consumer = consumer
+        self._hub: Any = getattr(consumer, "hub", None) if self.options.is_forked else None
+        if self._hub is not None:
+            self._hub.add_reader(self._read, self._submit)
+
+    @property
+    def size(self) -> int:
+        """How many processes, threads or greenlets it has."""
+        pool = self.consumer.pool
+        if self.options.is_forked:
+            return int(pool.num_processes or 1)
+        return int(getattr(pool, "limit", None) or self.consumer.controller.concurrency or 1)
+
+    @property
+    def is_solo(self) -> bool:
+        """Whether it runs tasks in the consumer's own thread."""
+        return self.kind == "solo"
+
+    @property
+    def kind(self) -> str:
+        """Its kind, such as `prefork`."""
+        return str(self.consumer.pool.__module__).rsplit(".", 1)[-1]
+
+    def let_shrink(self, is_running: Callable[[int], bool | None]) -> None:
+        """Let it end processes whose loops run no call: to Celery each process with a loop is busy.
+
+        is_running: whether the loop of a process runs a call; None if it has none.
+        """
+        pool = self.consumer.pool._pool  # noqa: SLF001 -- Celery has no other place for it
+        is_active = pool._worker_active  # noqa: SLF001
+
+        def is_busy(process: Any) -> bool:
+            runs = is_running(process.pid)
+            return is_active(process) if runs is None else runs
+
+        pool._worker_active = is_busy  # noqa: SLF001
+
+    def submit(self, seats: list[Seat]) -> None:
+        """Have loops submitted; in the thread of the pool's event loop, where there is one."""
+        self._to_submit.extend(seats)
+        if self._hub is None:
+            self._submit()
+        else:
+            self.maintain()
+
+    def maintain(self) -> None:
+        """Have it replace processes that have ended, where it has an event loop: it looks by itself every 5 s.
+
+        Not by call_soon: what is to come in the hub's next turn is lost with a connection that breaks in this one.
+        """
+        if self._hub is not None:
+            with suppress(BlockingIOError):
+                os.write(self._write, b"x")
+
+    def _submit(self, *_: Any) -> None:
+        if self._hub is not None:
+            with suppress(BlockingIOError):
+                os.read(self._read, _READ)
+            if not self.is_closing:
+                self.consumer.pool.maintain_pool()
+        limits = {"soft_timeout": _UNLIMITED_S, "timeout": _UNLIMITED_S} if self.options.is_forked else {"timeout": 0}
+        while self._to_submit:
+            seat = self._to_submit.pop()
+            if self.is_solo:
+                Thread(target=self._run_alone, args=(seat,), name="dispatcher-loop", daemon=True).start()
+                continue
+
+            def over(*_: Any, seat: Seat = seat, **__: Any) -> None:
+                self._over(seat)
+
+            self.consumer.pool.apply_async(
+                loop.main,
+                (seat.index, self.options),
+                callback=over,
+                error_callback=over,
+                correlation_id=None,
+                **limits,
+            )
+
+    def _run_alone(self, seat: Seat) -> None:
+        """Run a loop beside the consumer of a pool that runs tasks in the consumer's own thread, one at a time."""
+        pool = self.consumer.pool
+        if Loop.one_by_one is None:
+            Loop.one_by_one, apply = Lock(), pool.on_apply
+
+            def one_by_one(*args: Any, **kwargs: Any) -> Any:
+                with Loop.one_by_one:
+                    return apply(*args, **kwargs)
+
+            pool.on_apply = one_by_one
+        self.consumer.app.set_current()
+        try:
+            loop.main(seat.index, self.options)
+        finally:
+            self._over(seat)
