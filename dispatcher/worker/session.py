@@ -26,9 +26,9 @@ class Session:
         self.worker: Final = worker
         self.process: Final[UUID] = uuid7.uuid7()
         self._wrapper = sql.new_connection()
-        self._descriptor: int | None = None
+        self._opened: object = None
+        self._listening: int | None = None
         self._poll_s = _FIRST_POLL_S
-        self.is_open = False
         self.is_marked = False
         """Whether the process may be marked as idle."""
         self._is_woken = False
@@ -49,25 +49,24 @@ class Session:
         """
         with self.used():
             sql.discard_connection()
-            self._descriptor = sql.listen(wake.channel(self.process), self._note)
-            if self._descriptor is not None:
+            self._listening = sql.listen(wake.channel(self.process), self._note)
+            if self._listening is not None:
                 sql.change("lock_session", {"process": self.process})
             wake.serve(self.process, self.worker, queues)
             claim.sample()
-        self.is_open, self.is_marked, self._is_woken = True, False, False
+        self._opened, self.is_marked, self._is_woken = self._wrapper.connection, False, False
 
     def drop(self) -> None:
         """Close after a failure."""
         with self.used():
             sql.discard_connection()
-        self.is_open, self._descriptor = False, None
 
     def close(self) -> None:
         """Close in order: the process takes no calls any more."""
         if self.is_open:
             with self.used():
                 wake.delete([self.process])
-            self.drop()
+        self.drop()
 
     def unmark(self) -> None:
         """Take back that the process is idle."""
@@ -77,9 +76,18 @@ class Session:
             self.is_marked = False
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has the connection that it has opened: a statement that lost it may have made another one."""
+        return self._opened is not None and self._wrapper.connection is self._opened
+
+    @property
     def may_rest(self) -> bool:
         """Whether senders can wake this process."""
         return self._descriptor is not None
+
+    @property
+    def _descriptor(self) -> int | None:
+        return self._listening if self.is_open else None
 
     def note_start(self) -> bool:
         """Note that a trip has started calls: it is not idle. Return whether it was woken meanwhile."""
@@ -96,15 +104,16 @@ class Session:
 
         A process that is not notified looks often at first, and then once a second.
         """
-        if self._descriptor is None:
+        descriptor = self._descriptor
+        if descriptor is None:
             until = min(until, monotonic() + self._poll_s)
             self._poll_s = min(2 * self._poll_s, _LONGEST_POLL_S)
         if not self._take_notice():
             # Not select(), which knows no descriptor above 1023.
             poll = select.poll()
-            for descriptor in (self._read, leave, self._descriptor):
-                if descriptor is not None:
-                    poll.register(descriptor, select.POLLIN)
+            for each in (self._read, leave, descriptor):
+                if each is not None:
+                    poll.register(each, select.POLLIN)
             poll.poll(max(0.0, until - monotonic()) * 1_000)
         with suppress(BlockingIOError):
             os.read(self._read, _READ)

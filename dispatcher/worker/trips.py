@@ -184,10 +184,10 @@ class Trips:
         room = sum(each.room for each in waiters)
         gathers = self._gathered < _GATHERS and any(each.room > 1 for each in waiters)
         may_rest = session.may_rest and room > 0 and may_sleep and not gathers
+        # Before the ends are taken, which are lost with a failure between here and the trip.
+        is_marked = not session.take_woken() and session.is_marked
         with session.used():
             ends = self.ends.take()
-        is_woken = session.take_woken()
-        is_marked = session.is_marked and not is_woken
         taker = Taker(
             worker=self.worker,
             process=session.process,

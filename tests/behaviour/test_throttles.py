@@ -200,6 +200,13 @@ def test_all_that_was_admitted_within_the_horizon_may_start_at_once(drive: Drive
     assert runs[-1].start_at <= drive.clock.now + timedelta(seconds=0.23)
 
 
+@pytest.mark.deliveries("broker")
+def test_a_call_that_was_admitted_keeps_back_the_next_one_before_it_starts(drive: Drive) -> None:
+    drive.key(throttle=(1, 10))
+    calls = [drive.send("api") for _ in range(2)]
+    assert drive.states(calls) == [State.DISPATCHED, State.AVAILABLE]
+
+
 def test_a_call_that_is_taken_ahead_of_its_time_starts_after_the_cost_of_the_one_before(drive: Drive) -> None:
     drive.key(throttle=(10, 1))
     drive.send(costs={"api": 5})

@@ -1,11 +1,13 @@
 """The trips of a worker's processes: what they leave when nothing starts, and who gets what they start."""
 
+import os
 from datetime import timedelta
+from socket import SHUT_RDWR, socket
 
 import pytest
 from django.db import connection
 
-from dispatcher import api, ending
+from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
 from dispatcher.models import CallQueue, Feed
 from dispatcher.request import Changes
@@ -15,7 +17,7 @@ from tests.builders import HERE, committed, key, seen, states
 from tests.faults import locked
 from tests.races.lockstep import eventually
 from tests.steps.feeding import send
-from tests.steps.loops import process
+from tests.steps.loops import Process, process
 
 pytestmark = [committed, pytest.mark.session, pytest.mark.usefixtures("direct")]
 
@@ -161,11 +163,12 @@ def test_a_process_goes_on_while_a_user_has_locked_what_a_call_needs_to_wait_aga
     assert seen(call).attempt == attempt
 
 
-def test_a_process_whose_connection_is_cut_goes_on_with_another_one() -> None:
+@pytest.mark.parametrize("is_network", [False, True], ids=["by the server", "by the network"])
+def test_a_process_whose_connection_is_cut_goes_on_with_another_one(*, is_network: bool) -> None:
     call = CallQueue.objects.send("noop", queue="mail")
     with process() as worker:
         assert worker.begun() == call.id
-        cut()
+        (break_off if is_network else cut)(worker)
         worker.end("ended")
         eventually(lambda: seen(call).result == "ended")
         eventually(is_idle)
@@ -173,7 +176,13 @@ def test_a_process_whose_connection_is_cut_goes_on_with_another_one() -> None:
         assert worker.begun() == another.id
 
 
-def cut() -> None:
+def break_off(worker: Process) -> None:
+    """Break the connection of the process: the server says nothing."""
+    with worker.trips.session.used(), socket(fileno=os.dup(sql.connection().connection.fileno())) as ours:
+        ours.shutdown(SHUT_RDWR)
+
+
+def cut(_: Process) -> None:
     """End the session of the process."""
     with connection.cursor() as cursor:
         cursor.execute(

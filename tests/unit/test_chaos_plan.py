@@ -7,7 +7,7 @@ import pytest
 from trials.chaos.faults import Faults
 from trials.chaos.plan import KINDS, Needs, plan
 
-ALL = Needs.DATABASE | Needs.BROKER
+ALL = Needs.DATABASE | Needs.BROKER | Needs.MESSAGES
 
 
 @pytest.mark.parametrize("seed", range(5))

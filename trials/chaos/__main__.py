@@ -1,6 +1,7 @@
 """Run the trial: `python -m trials.chaos --seed N --minutes M`; exits 0 only if all held. Writes `.run/chaos.json`.
 
 DATABASE_URL and CELERY_BROKER_URL name servers to use; those that are not given are embedded, and then also crash.
+Direct delivery, the default, needs no broker, and has none unless it is given.
 """
 
 import argparse
@@ -39,12 +40,14 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="kind", help="only these")
     parser.add_argument(
         "--delivery",
-        choices=("broker", "direct"),
-        default="broker",
+        choices=("direct", "broker"),
+        default="direct",
         help="how calls reach workers (default %(default)s)",
     )
     asked = parser.parse_args()
     os.environ["CHAOS_DELIVERY"] = asked.delivery
+    if asked.delivery == "direct":
+        os.environ.setdefault("CELERY_BROKER_URL", "memory://")
     console = screen.console()
     RESULT.unlink(missing_ok=True)
     try:

@@ -12,13 +12,18 @@ from functools import wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from dispatcher.engine import direct
+from dispatcher.engine import direct, sent
 from dispatcher.lifecycle import claim, publish, run
+from dispatcher.worker import session
 from trials.chaos import notes
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+NOTIFIED = "notified"
+"""Between the notification of an idle process and its trip."""
+WAKING = "waking"
+"""Between the commit of a transaction that has sent and the notification of an idle process."""
 PUBLISHING = "publishing"
 """Between the commit of a trip that has dispatched calls and their publication."""
 RUNNING = "running"
@@ -30,6 +35,8 @@ ENDED = "ended"
 def install() -> None:
     """Set the fault points in this process, if it is one of the trial's."""
     if "CHAOS_NAME" in os.environ:
+        session.Session.take_woken = _trapped_after(NOTIFIED, session.Session.take_woken)
+        sent.serve = _trapped(WAKING, sent.serve)
         publish.publish = _trapped(PUBLISHING, publish.publish)
         run.run = _trapped(RUNNING, run.run)
         direct.step = _trapped(ENDED, direct.step, needs=1)
@@ -86,6 +93,19 @@ def _trapped(point: str, step: Callable[P, R], *, needs: int = 0) -> Callable[P,
         if fault_point.exists() and args[needs:] and args[needs]:
             _spring(fault_point)
         return step(*args, **kwargs)
+
+    return walk
+
+
+def _trapped_after(point: str, step: Callable[P, bool]) -> Callable[P, bool]:
+    """Set a fault point behind a step that returns True."""
+    fault_point = path(notes.directory(), os.environ["CHAOS_NAME"], point)
+
+    @wraps(step)
+    def walk(*args: P.args, **kwargs: P.kwargs) -> bool:
+        if (found := step(*args, **kwargs)) and fault_point.exists():
+            _spring(fault_point)
+        return found
 
     return walk
 

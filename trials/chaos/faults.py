@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from subprocess import TimeoutExpired
 from typing import Any
 
 import psutil
@@ -14,7 +15,6 @@ import psycopg
 
 from dispatcher.messages.tickets import TICKET_HEADER
 from project.celery import app
-from project.processes import wait_gone
 from trials.chaos import fault_points, notes
 from trials.chaos.plan import Fault
 from trials.chaos.servers import Servers
@@ -55,10 +55,11 @@ class Faults:
 
     def _child_killed(self, fault: Fault) -> float:
         with suppress(psutil.NoSuchProcess):
-            children = psutil.Process(self.supervisor.child(fault.target).pid).children()
-            if children:
-                Random(fault.number).choice(children).kill()  # noqa: S311 - any of them will do
+            self._child(fault).kill()
         return time.monotonic()
+
+    def _child_killed_as_notified(self, fault: Fault) -> float:
+        return self._trap(fault, fault_points.NOTIFIED, signal.SIGKILL, alone=True)
 
     def _child_killed_at_start(self, fault: Fault) -> float:
         return self._trap(fault, fault_points.RUNNING, signal.SIGKILL, alone=True)
@@ -66,9 +67,19 @@ class Faults:
     def _child_killed_at_end(self, fault: Fault) -> float:
         return self._trap(fault, fault_points.ENDED, signal.SIGKILL, alone=True)
 
+    def _child_frozen(self, fault: Fault) -> float:
+        with suppress(psutil.NoSuchProcess):
+            return _freeze(self._child(fault), fault.seconds)
+        return time.monotonic()
+
     def _main_killed(self, fault: Fault) -> float:
-        with suppress(ProcessLookupError):
-            os.kill(self.supervisor.child(fault.target).pid, signal.SIGKILL)
+        with suppress(psutil.NoSuchProcess):
+            self._main(fault).kill()
+        return time.monotonic()
+
+    def _main_frozen(self, fault: Fault) -> float:
+        with suppress(psutil.NoSuchProcess):
+            return _freeze(self._main(fault), fault.seconds)
         return time.monotonic()
 
     def _worker_frozen(self, fault: Fault) -> float:
@@ -95,6 +106,9 @@ class Faults:
 
     def _sender_killed(self, fault: Fault) -> float:
         return self._signal(fault.target, signal.SIGKILL)
+
+    def _sender_killed_waking(self, fault: Fault) -> float:
+        return self._trap(fault, fault_points.WAKING, signal.SIGKILL)
 
     def _sender_killed_publishing(self, fault: Fault) -> float:
         return self._trap(fault, fault_points.PUBLISHING, signal.SIGKILL)
@@ -149,6 +163,14 @@ class Faults:
         self.servers.database.resume()
         return time.monotonic()
 
+    _database_cut_long, _database_silent_long = _database_cut, _database_silent
+
+    def _database_answers_lost(self, fault: Fault) -> float:
+        self.servers.database.lose_answers()
+        time.sleep(fault.seconds)
+        self.servers.database.find_answers()
+        return time.monotonic()
+
     def _database_disconnected(self, fault: Fault) -> float:
         del fault
         self.servers.disconnect_all()
@@ -169,6 +191,14 @@ class Faults:
         return time.monotonic()
 
     # What they are made of
+
+    def _main(self, fault: Fault) -> psutil.Process:
+        return psutil.Process(self.supervisor.child(fault.target).pid)
+
+    def _child(self, fault: Fault) -> psutil.Process:
+        """Return any child of a worker; the main process if it has none."""
+        main = self._main(fault)
+        return Random(fault.number).choice(main.children() or [main])  # noqa: S311 - any of them will do
 
     def _signal(self, name: str, how: signal.Signals) -> float:
         with suppress(ProcessLookupError):
@@ -194,9 +224,9 @@ class Faults:
         child = self.supervisor.child(fault.target)
         child.popen.send_signal(how)
         asked_at = time.monotonic()
-        with suppress(psutil.NoSuchProcess):
-            wait_gone([psutil.Process(child.pid)], timeout=SHUTDOWN_PATIENCE)
-        if child.is_running():
+        try:
+            child.popen.wait(SHUTDOWN_PATIENCE)
+        except TimeoutExpired:
             self.remarks.append(f"{fault.target} did not end {SHUTDOWN_PATIENCE:g} s after {how.name}, and was killed")
             child.kill()
         return asked_at
@@ -206,6 +236,13 @@ class Faults:
         time.sleep(fault.seconds)
         self.servers.start_database()
         return time.monotonic()
+
+
+def _freeze(process: psutil.Process, seconds: float) -> float:
+    process.suspend()
+    time.sleep(seconds)
+    process.resume()
+    return time.monotonic()
 
 
 def _publish_again(line: dict[str, Any], connection: Any) -> None:

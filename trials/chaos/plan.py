@@ -17,14 +17,17 @@ FIRST = 3.0
 """Seconds until the first fault."""
 GAP = (2.0, 4.0)
 """The seconds from one fault to the next, which may begin before the one before is over."""
+PAST_LEASES = (6.0, 9.0)
+"""Seconds that are longer than a lease (see `settings`)."""
 
 
 class Needs(Flag):
-    """What must be embedded, and so ours to stop, for a fault to be possible."""
+    """What there must be for a fault to be possible: servers that are embedded, and so ours to stop, or messages."""
 
     NOTHING = 0
     DATABASE = auto()
     BROKER = auto()
+    MESSAGES = auto()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,29 +61,44 @@ KINDS = {
     "worker_killed": Kind(words="killed with its children", targets=WORKERS, peace=10.0),
     "worker_killed_at_start": Kind(words="killed between claim and run", targets=WORKERS, peace=10.0),
     "main_killed": Kind(words="killed without its children", targets=WORKERS, peace=10.0),
+    "main_frozen": Kind(
+        words="frozen without its children past its leases, thawed", targets=WORKERS, seconds=PAST_LEASES, peace=10.0
+    ),
     "child_killed": Kind(words="one child killed", targets=WORKERS, peace=3.0),
+    "child_killed_as_notified": Kind(words="one idle child killed as it was notified", targets=WORKERS, peace=3.0),
     "child_killed_at_start": Kind(words="one child killed between start and run", targets=WORKERS, peace=3.0),
     "child_killed_at_end": Kind(words="one child killed between run and record", targets=WORKERS, peace=3.0),
-    "worker_frozen": Kind(words="frozen past its leases, thawed", targets=WORKERS, seconds=(6.0, 9.0), peace=10.0),
+    "child_frozen": Kind(words="one child frozen, thawed", targets=WORKERS, seconds=PAST_LEASES, peace=3.0),
+    "worker_frozen": Kind(words="frozen past its leases, thawed", targets=WORKERS, seconds=PAST_LEASES, peace=10.0),
     "worker_frozen_at_start": Kind(
-        words="frozen between claim and run, thawed", targets=WORKERS, seconds=(6.0, 9.0), peace=10.0
+        words="frozen between claim and run, thawed", targets=WORKERS, seconds=PAST_LEASES, peace=10.0
     ),
     "worker_warm_shutdown": Kind(words="shut down (warm)", targets=WORKERS, peace=10.0),
     "worker_cold_shutdown": Kind(words="shut down (cold)", targets=WORKERS, peace=10.0),
-    "dispenser_killed": Kind(words="killed", targets=DISPENSERS),
-    "dispenser_killed_publishing": Kind(words="killed between commit and publish", targets=DISPENSERS),
+    "dispenser_killed": Kind(words="killed", targets=DISPENSERS, needs=Needs.MESSAGES),
+    "dispenser_killed_publishing": Kind(
+        words="killed between commit and publish", targets=DISPENSERS, needs=Needs.MESSAGES
+    ),
     "sender_killed": Kind(words="killed", targets=SENDERS),
-    "sender_killed_publishing": Kind(words="killed between commit and publish", targets=SENDERS),
-    "beat_killed": Kind(words="killed", targets=BEATS),
-    "messages_lost": Kind(words="emptied: all messages lost", targets=("broker",), peace=3.0),
-    "messages_repeated": Kind(words="messages delivered again, of ended calls too", targets=("broker",), peace=1.0),
-    "broker_cut": Kind(words="unreachable", targets=("broker",), seconds=(2.0, 5.0), peace=4.0),
-    "broker_silent": Kind(words="silent", targets=("broker",), seconds=(2.0, 5.0), peace=4.0),
+    "sender_killed_waking": Kind(words="killed between commit and wake", targets=SENDERS),
+    "sender_killed_publishing": Kind(words="killed between commit and publish", targets=SENDERS, needs=Needs.MESSAGES),
+    "beat_killed": Kind(words="killed", targets=BEATS, needs=Needs.MESSAGES),
+    "messages_lost": Kind(words="emptied: all messages lost", targets=("broker",), peace=3.0, needs=Needs.MESSAGES),
+    "messages_repeated": Kind(
+        words="messages delivered again, of ended calls too", targets=("broker",), peace=1.0, needs=Needs.MESSAGES
+    ),
+    "broker_cut": Kind(words="unreachable", targets=("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.MESSAGES),
+    "broker_silent": Kind(words="silent", targets=("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.MESSAGES),
     "broker_restarted": Kind(
         words="stopped, back empty", targets=("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.BROKER
     ),
     "database_cut": Kind(words="unreachable", targets=("database",), seconds=(1.0, 4.0), peace=4.0),
+    "database_cut_long": Kind(words="unreachable past the leases", targets=("database",), seconds=PAST_LEASES),
     "database_silent": Kind(words="silent", targets=("database",), seconds=(1.0, 4.0), peace=4.0),
+    "database_silent_long": Kind(words="silent past the leases", targets=("database",), seconds=PAST_LEASES),
+    "database_answers_lost": Kind(
+        words="its answers lost, and the connections with them", targets=("database",), seconds=(0.5, 2.0), peace=3.0
+    ),
     "database_disconnected": Kind(words="all connections ended", targets=("database",), peace=3.0),
     "database_restarted_fast": Kind(
         words="restarted (fast)", targets=("database",), seconds=(0.5, 2.0), peace=4.0, needs=Needs.DATABASE

@@ -37,7 +37,7 @@ class Proxy:
         self._open: set[asyncio.StreamWriter] = set()
         self._flowing = self._do(_made(asyncio.Event))
         self._loop.call_soon_threadsafe(self._flowing.set)
-        self._port = 0
+        self._port, self._loses_answers = 0, False
         self.restore()
 
     @property
@@ -70,6 +70,14 @@ class Proxy:
     def pick_up(self) -> None:
         """Take packets again."""
         self._do(self._filter(is_dropping=False))
+
+    def lose_answers(self) -> None:
+        """Pass on what clients send; break a connection at its next answer, which is lost."""
+        self._loses_answers = True
+
+    def find_answers(self) -> None:
+        """Pass on answers again."""
+        self._loses_answers = False
 
     def close(self) -> None:
         """End it."""
@@ -115,7 +123,7 @@ class Proxy:
                 there_reader, there_writer = await _connect(self._to)
                 self._open.add(there_writer)
                 try:
-                    await _first_of(self._pump(reader, there_writer), self._pump(there_reader, writer))
+                    await _first_of(self._pump(reader, there_writer), self._pump(there_reader, writer, is_answer=True))
                 finally:
                     self._open.remove(there_writer)
                     there_writer.close()
@@ -123,9 +131,11 @@ class Proxy:
             self._open.remove(writer)
             writer.close()
 
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_answer: bool = False
+    ) -> None:
         with suppress(OSError):
-            while chunk := await reader.read(CHUNK):
+            while (chunk := await reader.read(CHUNK)) and not (is_answer and self._loses_answers):
                 await self._flowing.wait()
                 writer.write(chunk)
                 await writer.drain()

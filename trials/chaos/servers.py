@@ -34,9 +34,15 @@ class Servers:
 
     @property
     def can_stop(self) -> Needs:
-        """Return which servers are ours to stop."""
+        """Return which servers are ours to stop, and whether there are messages."""
         database = Needs.DATABASE if self.services.owns_database else Needs.NOTHING
-        return database | (Needs.BROKER if self.services.owns_broker else Needs.NOTHING)
+        broker = Needs.BROKER if self.services.owns_broker else Needs.NOTHING
+        return database | broker | (Needs.MESSAGES if self.has_messages else Needs.NOTHING)
+
+    @property
+    def has_messages(self) -> bool:
+        """Return whether there is a broker, and not only the memory of each process."""
+        return not self.services.broker_url.startswith("memory")
 
     @property
     def env(self) -> dict[str, str]:
@@ -83,7 +89,7 @@ class Servers:
 
     def clear(self) -> None:
         """Leave nothing of this run in a broker that is not ours."""
-        if self.services.owns_broker:
+        if self.services.owns_broker or not self.has_messages:
             return
         if self._is_redis:
             client = self._redis()

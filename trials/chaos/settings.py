@@ -36,8 +36,8 @@ _OURS: dict[str, Any] = {
     "keys": {**KEYS, f"queue:{SIDE_QUEUE}": SIDE},
     "dispenser_queue": DISPENSER_QUEUE,
     "delivery": {
-        MAIN: os.environ.get("CHAOS_DELIVERY", "broker"),
-        SIDE_QUEUE: os.environ.get("CHAOS_DELIVERY", "broker"),
+        MAIN: os.environ["CHAOS_DELIVERY"],
+        SIDE_QUEUE: os.environ["CHAOS_DELIVERY"],
     },
     "dispatch_lease": timedelta(seconds=15),
     "run_lease": timedelta(seconds=4),

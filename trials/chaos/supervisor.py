@@ -25,6 +25,8 @@ class Supervisor:
 
     stack: Stack
     run: str
+    has_messages: bool
+    """Whether dispensers and beats have something to do."""
     restarts: dict[str, int] = field(default_factory=dict)
     """How often each was started again."""
 
@@ -32,8 +34,8 @@ class Supervisor:
         """Start no process yet."""
         self._starts: dict[str, Callable[[str], Child]] = {
             **dict.fromkeys(WORKERS, self._start_worker),
-            **dict.fromkeys(DISPENSERS, self._start_dispenser),
-            **dict.fromkeys(BEATS, self._start_beat),
+            **dict.fromkeys(DISPENSERS if self.has_messages else (), self._start_dispenser),
+            **dict.fromkeys(BEATS if self.has_messages else (), self._start_beat),
             **dict.fromkeys(SENDERS, self._start_sender),
         }
         self._on: set[str] = set()
@@ -43,7 +45,7 @@ class Supervisor:
 
     def open(self) -> None:
         """Start all but the senders, wait until they are ready, then the senders; from then on they are watched."""
-        for name in (*WORKERS, *DISPENSERS, *BEATS):
+        for name in self._starts.keys() - SENDERS:
             self._starts[name](name)
         self.stack.wait_ready(timeout=120.0)
         for name in SENDERS:

@@ -80,7 +80,7 @@ class Trial:
     def __init__(self, stack: Stack, servers: Servers, *, witness: str, say: Callable[[str], None]) -> None:
         """Prepare; nothing is started yet. `say` prints a line."""
         self.notes = Path(stack.env["CHAOS_NOTES"])
-        self.supervisor = Supervisor(stack=stack, run=servers.run)
+        self.supervisor = Supervisor(stack=stack, run=servers.run, has_messages=servers.has_messages)
         self.faults = Faults(supervisor=self.supervisor, servers=servers, notes=self.notes)
         self.servers, self.witness, self.say = servers, witness, say
 

@@ -7,29 +7,14 @@ from statistics import median
 from typing import TypedDict
 
 from project.witness.ledger import KeyFigures
-from trials.chaos.plan import Fault, queues_of
+from trials.chaos.plan import KINDS, WORKERS, Fault, queues_of
 
 TERMINAL = frozenset({"completed", "cancelled", "discarded"})
 LOST = frozenset({"WorkerLost", "WorkerLostError", "Terminated", "SystemExit"})
 """Errors that the dispatcher notes for an attempt whose process went away."""
 POISON = "poison"
 
-STOPS_PROCESSES = frozenset(
-    {
-        "worker_killed",
-        "worker_killed_at_start",
-        "child_killed",
-        "worker_frozen",
-        "worker_frozen_at_start",
-        "worker_warm_shutdown",
-        "worker_cold_shutdown",
-        "database_cut",
-        "database_silent",
-        "database_disconnected",
-        "database_restarted_fast",
-        "database_restarted_immediate",
-    }
-)
+STOPS_PROCESSES = frozenset(name for name, kind in KINDS.items() if {*kind.targets} <= {*WORKERS, "database"})
 """Faults by which an attempt can be lost between its claim and the first line of its task."""
 EXAMPLES = 3
 NOTICED_S = 30.0

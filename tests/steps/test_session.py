@@ -1,0 +1,46 @@
+"""The connection of a process's trips: what is left of it when a statement lost it, or made another one."""
+
+from uuid import uuid4
+
+import pytest
+from django.db import OperationalError, connection
+
+from dispatcher import sql
+from dispatcher.worker.session import Session
+from tests.builders import HERE
+from tests.races.lockstep import concurrent
+
+pytestmark = [concurrent, pytest.mark.server]
+
+
+def lose(session: Session) -> None:
+    """Have the server end its connection, and a statement notice it, as one after the commit of a trip does."""
+    with session.used():
+        pid = sql.connection().connection.info.backend_pid
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    with session.used(), pytest.raises(OperationalError):
+        sql.now()
+
+
+def test_a_process_whose_connection_a_statement_lost_opens_another_one() -> None:
+    session = Session(uuid4())
+    session.open([])
+    lose(session)
+    assert not session.take_woken()
+    assert not session.is_open
+    assert not session.may_rest
+    session.close()
+
+
+def test_a_process_whose_connection_does_not_listen_opens_another_one() -> None:
+    session = Session(HERE.id)
+    session.open([])
+    assert session.is_open
+    lose(session)
+    with session.used():
+        sql.now()
+    assert not session.is_open
+    session.open([])
+    assert session.may_rest
+    session.close()
