@@ -124,7 +124,7 @@ def make(contest: Contest, calls: int = CALLS) -> None:
         costs = range(1, contest.highest_cost + 1)
         for cost in costs:
             fixtures.let_wait(made, -(-calls // lanes // len(costs)), costs=[cost, 1, 1])
-    database.tidy("default")
+    database.tidy()
 
 
 def run(contest: Contest) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What workers that fetch cost: a fetch beside a backlog, and jobs over HTTP from the push to the ack."""
+"""What workers that fetch cost: jobs over HTTP from the push to the ack, and fetches that wait."""
 
 import http.client
 import json
@@ -16,15 +16,11 @@ from time import perf_counter, sleep
 from typing import Any
 
 from bench import database, fixtures
-from bench.figures import Bench, Bound, Figure, side_by_side
+from bench.figures import Bench, Bound, Figure
 from dispatcher.models import Queue
-from dispatcher.ojs import fetch, worker_reports
-from dispatcher.ojs.fetch import FetchRequest
 from project.processes import Stack, free_port, listening
 
-WAITING = 1_000
-COUNT = 10
-FETCHES = 30
+HEARTBEATS = 30
 CLIENTS = 8
 PATIENCE_S = 60
 """How long a client waits for an answer."""
@@ -39,30 +35,6 @@ CPU_BOUND = 20
 FLOOR = 0.1
 """The least part of the requests that only look at the database."""
 TYPE = "application/openjobspec+json"
-
-
-def fetching(bench: Bench) -> Iterator[Figure]:
-    """Fetch 10 at once with a large backlog, and with a small one."""
-    many = bench.effort.calls(1_000_000)
-    for alias, waiting in (("default", many), ("beside", WAITING)):
-        fixtures.clear(alias)
-        Queue.objects.using(alias).all().delete()
-        Queue.objects.using(alias).create(name=fixtures.QUEUE, delivery="http")
-        lanes = fixtures.make_lanes([[]], using=alias)
-        fixtures.let_wait(lanes, waiting, using=alias)
-    ours, reference = side_by_side(
-        partial(_fetches, "default"), partial(_fetches, "beside"), rounds=bench.effort.rounds
-    )
-    for alias in ("default", "beside"):
-        Queue.objects.using(alias).all().delete()
-    yield Figure(
-        name=f"fetch of {COUNT} with {many:,} waiting against {WAITING:,}",
-        ours=ours,
-        reference=reference,
-        unit="ms",
-        side=Bound.AT_MOST,
-        bound=1.2,
-    )
 
 
 def over_http(bench: Bench) -> Iterator[Figure]:
@@ -161,7 +133,7 @@ def _idle(server: "_Server") -> _Idle:
     spent = (server.cpu_ms() - before) / (perf_counter() - began)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
     times = []
-    for _ in range(FETCHES):
+    for _ in range(HEARTBEATS):
         began = perf_counter()
         _ask(connection, "POST", "/workers/heartbeat", {"worker_id": "one"})
         times.append((perf_counter() - began) * 1_000)
@@ -174,22 +146,6 @@ def _empty_fetch(port: int) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     _ask(connection, "POST", "/workers/fetch", {"queues": ["pulled"], "wait_ms": 30_000})
     connection.close()
-
-
-def _fetches(alias: str) -> float:
-    """Return the median milliseconds of one fetch; what it took waits again before the next."""
-    times = []
-    with fixtures.on(alias):
-        for _ in range(FETCHES):
-            began = perf_counter()
-            fetched = fetch.fetch(FetchRequest(queues=[fixtures.QUEUE], count=COUNT))
-            times.append((perf_counter() - began) * 1_000)
-            if len(fetched) != COUNT:
-                message = f"{len(fetched)} of {COUNT} calls were fetched"
-                raise AssertionError(message)
-            for call in reversed(fetched):
-                worker_reports.requeue(call.id)
-    return median(times)
 
 
 @dataclass(frozen=True, kw_only=True)

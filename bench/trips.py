@@ -22,9 +22,9 @@ import uuid_utils.compat as uuid7
 from django.db import connection, connections, transaction
 
 from bench import database, fixtures
-from bench.feeding import STATISTICS_S
-from bench.figures import Bench, Bound, Figure, side_by_side
+from bench.figures import Bench, Bound, Figure, in_turns
 from bench.models import PlainRow
+from bench.running import STATISTICS_S
 from bench.tasks import nothing
 from dispatcher import ending
 from dispatcher.engine import dispenser
@@ -124,9 +124,9 @@ def trips(bench: Bench) -> Iterator[Figure]:
                 keys={"a": ROOM, **dict.fromkeys(own, ROOM)},
                 lanes=[["a", each] for each in own],
             )
-            ours, reference = side_by_side(
-                partial(_take_side_by_side, CONNECTIONS, scene),
-                partial(_take_side_by_side, 1, scene),
+            ours, reference = in_turns(
+                partial(_take_in_turns, CONNECTIONS, scene),
+                partial(_take_in_turns, 1, scene),
                 rounds=bench.effort.long_rounds,
             )
             yield Figure(name=named, ours=ours, reference=reference, unit="starts/s", side=Bound.AT_LEAST, bound=1)
@@ -210,7 +210,7 @@ def _make(scene: Scene, waiting: int) -> None:
         fixtures.let_wait(fixtures.make_lanes([[first, each] for each in tenants], parked_on=first), 2)
     if scene.started:
         database.run("fill_starts", {"keys": [*keys.values()], "starts": scene.started})
-    database.tidy("default")
+    database.tidy()
 
 
 def _trips(scene: Scene, bench: Bench) -> Figure:
@@ -278,7 +278,7 @@ def _connect() -> "psycopg.Connection[tuple[Any, ...]]":
     return psycopg.connect(**{name: params[name] for name in names if params.get(name)}, autocommit=True)
 
 
-def _take_side_by_side(count: int, scene: Scene) -> float:
+def _take_in_turns(count: int, scene: Scene) -> float:
     """Return the starts per second of so many processes with a connection each."""
     _make(scene, CALLS)
     connections.close_all()
