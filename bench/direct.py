@@ -10,7 +10,7 @@ from dispatcher.models import RateLimitKey
 from project.processes import Stack
 
 CALLS = 3_000
-BACKLOG = 5_000
+BACKLOG = 3_000
 ONE_BY_ONE = 200
 COSTS = [{"ample": cost} for cost in range(1, 6)]
 THROTTLE = 50
