@@ -37,7 +37,6 @@ GROUPS = {
     "limits": "limits",
     "limits_direct": "limits",
     "over_http": "http",
-    "waiting": "http",
 }
 """The groups of figures, in the order in which they are measured, and the module that each is in."""
 

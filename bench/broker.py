@@ -8,7 +8,7 @@ from django.test import override_settings
 
 from bench import fixtures, running
 from bench.bare import Bare
-from bench.figures import Bench, Bound, Figure, each, in_turns
+from bench.figures import Bench, Figure, each, in_turns
 from bench.tasks import nothing
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import Delivery
@@ -24,8 +24,6 @@ def broker(bench: Bench) -> Iterator[Figure]:
     """Measure one worker of two processes, side by side with workers of Celery alone, and sends without a worker."""
     calls, backlog = bench.effort.calls(CALLS), bench.effort.calls(BACKLOG)
     singly, long_rounds = bench.effort.calls(ONE_BY_ONE), bench.effort.long_rounds
-    rate = partial(Figure, unit="calls/s", side=Bound.AT_LEAST)
-    time = partial(Figure, unit="ms", side=Bound.AT_MOST)
     with Stack(bench.run_dir) as stack:
         alone, single = Bare(stack), Bare(stack, concurrency=1)
         with running.worker(stack, Delivery.BROKER):
@@ -34,31 +32,24 @@ def broker(bench: Bench) -> Iterator[Figure]:
             ours, other = in_turns(
                 partial(running.end_to_end, "ample", calls), partial(alone.end_to_end, calls), rounds=long_rounds
             )
-            yield rate(
-                name="broker: end to end under a limit / bare Celery, prefetch 4",
-                ours=ours,
-                reference=other,
-                bound=0.45,
-            )
+            yield Figure.rate("broker: end to end under a limit / bare Celery, prefetch 4", ours, other, 0.45)
             ours, other = in_turns(
                 partial(running.drain, [["ample"]], backlog), partial(alone.drain, backlog), rounds=long_rounds
             )
-            yield rate(
-                name="broker: drain under a limit / bare Celery, prefetch 4", ours=ours, reference=other, bound=0.5
-            )
+            yield Figure.rate("broker: drain under a limit / bare Celery, prefetch 4", ours, other, 0.5)
             ours, other = in_turns(
                 partial(running.hand_over, "single", singly),
                 partial(single.hand_over, singly),
                 rounds=bench.effort.rounds,
             )
-            yield time(
-                name="broker: end of a call to the next start, concurrency 1 / bare Celery, -c 1, with a backlog",
-                ours=ours,
-                reference=other,
-                bound=2.5,
+            yield Figure.time(
+                "broker: end of a call to the next start at concurrency 1 / bare Celery, -c 1",
+                ours,
+                other,
+                2.5,
             )
         ours, other = in_turns(partial(_send, singly), partial(_delay, singly), rounds=bench.effort.rounds)
-        yield time(name="broker: send under a limit / .delay()", ours=ours, reference=other, bound=1.5)
+        yield Figure.time("broker: send under a limit / .delay()", ours, other, 1.5)
 
 
 def _send(calls: int) -> float:

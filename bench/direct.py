@@ -56,7 +56,7 @@ def _end_to_end(bench: Bench, alone: list[Bare]) -> Iterator[Figure]:
         rounds=bench.effort.long_rounds,
     )
     for prefetch, other in zip((4, 1), others, strict=True):
-        yield _rate(f"end to end under a limit / bare Celery, prefetch {prefetch}", ours, other, 1)
+        yield Figure.rate(f"end to end under a limit / bare Celery, prefetch {prefetch}", ours, other, 1)
 
 
 def _drains(bench: Bench, alone: list[Bare]) -> Iterator[Figure]:
@@ -67,16 +67,16 @@ def _drains(bench: Bench, alone: list[Bare]) -> Iterator[Figure]:
         rounds=bench.effort.long_rounds,
     )
     for (name, (bound, _)), rate in zip(DRAINS.items(), ours, strict=True):
-        yield _rate(f"drain {name} / bare Celery, prefetch 4", rate, four, bound)
-    yield _rate("drain under a limit / bare Celery, prefetch 1", ours[0], one, 3)
+        yield Figure.rate(f"drain {name} / bare Celery, prefetch 4", rate, four, bound)
+    yield Figure.rate("drain under a limit / bare Celery, prefetch 1", ours[0], one, 3)
 
 
 def _one_by_one(bench: Bench, single: Bare, alone: Bare) -> Iterator[Figure]:
     calls, rounds = bench.effort.calls(ONE_BY_ONE), bench.effort.rounds
     ours, other = in_turns(partial(running.hand_over, "single", calls), partial(single.hand_over, calls), rounds=rounds)
-    yield _time("end of a call to the next start, concurrency 1 / bare Celery, -c 1, with a backlog", ours, other, 1.3)
+    yield Figure.time("end of a call to the next start at concurrency 1 / bare Celery, -c 1, backlog", ours, other, 1.3)
     ours, other = in_turns(partial(running.start, calls // 2), partial(alone.start, calls // 2), rounds=rounds)
-    yield _time("commit of a send to its start, idle worker / publish to start, bare Celery", ours, other, 1)
+    yield Figure.time("commit of a send to its start, idle worker / publish to start, bare Celery", ours, other, 1)
 
 
 def _costs(bench: Bench) -> Iterator[Figure]:
@@ -100,11 +100,3 @@ def _costs(bench: Bench) -> Iterator[Figure]:
     throttled = f"a call under a throttle of {THROTTLE} a second, whole system"
     yield absolute(f"trips of {throttled}", spent.transactions, "commits", bound=3)
     yield absolute(f"CPU of PostgreSQL of {throttled}", spent.cpu_ms, "ms", bound=2)
-
-
-def _rate(name: str, ours: float, reference: float, bound: float) -> Figure:
-    return Figure(name=name, ours=ours, reference=reference, unit="calls/s", side=Bound.AT_LEAST, bound=bound)
-
-
-def _time(name: str, ours: float, reference: float, bound: float) -> Figure:
-    return Figure(name=name, ours=ours, reference=reference, unit="ms", side=Bound.AT_MOST, bound=bound)

@@ -35,7 +35,7 @@ def processes(bench: Bench) -> Iterator[Figure]:
             drain = partial(running.drain, [["one"]], calls, task=wait)
             drain()
             rate = median(drain() for _ in range(bench.effort.long_rounds))
-        yield _rate(f"runs of 5 ms on one key, processes: {count} / the row before", rate, before or rate, 0.95)
+        yield Figure.rate(f"runs of 5 ms on one key, processes: {count} / the row before", rate, before or rate, 0.95)
         before = rate
     calls = bench.effort.calls(CALLS)
     with Stack(bench.run_dir) as stack:
@@ -47,7 +47,7 @@ def processes(bench: Bench) -> Iterator[Figure]:
                 partial(alone.drain, calls, "wait"),
                 rounds=bench.effort.long_rounds,
             )
-    yield _rate(f"runs of 5 ms, {FULL} processes, full key of {FULL} / bare Celery without a limit", ours, other, 0.95)
+    yield Figure.rate(f"runs of 5 ms, {FULL} processes, full key of {FULL} / bare Celery, no limit", ours, other, 0.95)
 
 
 def idle(bench: Bench) -> Iterator[Figure]:
@@ -66,7 +66,3 @@ def idle(bench: Bench) -> Iterator[Figure]:
 def _used(pid: int) -> float:
     """Return the milliseconds of CPU of a process and of those that it has started."""
     return sum(map(running.cpu_ms, [pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))]))
-
-
-def _rate(name: str, ours: float, reference: float, bound: float) -> Figure:
-    return Figure(name=name, ours=ours, reference=reference, unit="calls/s", side=Bound.AT_LEAST, bound=bound)

@@ -12,7 +12,7 @@ from bench.time_limit import GaveUp, within
 
 _WHOLE = 100
 """Figures from here on are printed without decimals."""
-_LINE = "{name:<74} {ours:>9} {reference:>9} {unit:<10} {ratio:>7}  {bound:<7}"
+_LINE = "{name:<92} {ours:>9} {reference:>9} {unit:<10} {ratio:>7}  {bound:<7}"
 
 
 class Report:
