@@ -1,6 +1,7 @@
-"""Measure the figures and print them with their bounds: `python -m bench [--quick] [names]`.
+"""Measure the figures and print them with their bounds: `python -m bench [--quick] [--write] [names]`.
 
-Exits 0 only if every figure keeps its bound. Writes `.run/bench.json`, figure by figure.
+Exits 0 only if every figure keeps its bound. Writes `.run/bench.json`, figure by figure; --write puts the table into
+docs/explanation/benchmarks.md, with the commit and the date.
 """
 
 import argparse
@@ -16,36 +17,26 @@ from django.core.management import call_command
 from django.db import connections
 from rich.console import Console
 
-from bench import database
+from bench import database, table
 from bench.figures import FULL, QUICK, Bench, Effort, Group
 from bench.report import Report
 from bench.third_party import witness
 from project.run_dirs import RUN
-from project.services import Services, embedded, valkey
+from project.services import Services, embedded
 
 RESULT = RUN / "bench.json"
+TABLE = ("direct", "processes", "idle", "broker")
+"""The groups of the table, which are measured by default; the others by name."""
 GROUPS = {
-    "send": "sending",
-    "send_many": "sending",
+    "direct": "direct",
+    "processes": "processes",
+    "idle": "processes",
+    "broker": "broker",
     "trips": "trips",
     "fair": "fair",
-    "dispatching": "dispatching",
-    "backlog": "dispatching",
-    "sleeping": "dispatching",
-    "parked": "dispatching",
-    "end_to_end": "running",
-    "hot_key": "running",
-    "end_to_start": "running",
-    "direct": "feeding",
-    "drain": "feeding",
-    "idle": "idle",
-    "scaling": "scaling",
-    "load": "load",
     "limits": "limits",
     "limits_direct": "limits",
-    "fetching": "http",
     "over_http": "http",
-    "waiting": "http",
 }
 """The groups of figures, in the order in which they are measured, and the module that each is in."""
 
@@ -53,8 +44,11 @@ GROUPS = {
 def main() -> int:
     """Measure what is asked for, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(GROUPS)}; all of them by default")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"of {', '.join(GROUPS)}; {', '.join(TABLE)} by default"
+    )
     parser.add_argument("--quick", action="store_true", help="measure little: for development, not for a verdict")
+    parser.add_argument("--write", action="store_true", help="write the table to docs/explanation/benchmarks.md")
     parser.add_argument("--only", metavar="TEXT", default="", help="of trips: only figures whose name has this in it")
     parser.add_argument("--waiting", metavar="N", type=int, default=20_000, help="of trips: how many calls wait")
     parser.add_argument("--functions", action="store_true", help="of trips: show the functions that cost most")
@@ -66,8 +60,10 @@ def main() -> int:
     with embedded(name="bench") as services, _ready(services, effort) as ready:
         bench = replace(ready, only=asked.only, waiting=asked.waiting, shows_functions=asked.functions)
         report = Report(console, RESULT)
-        for name in asked.names or GROUPS:
+        for name in asked.names or TABLE:
             _measure(name, report, bench)
+        if asked.write:
+            table.write(report.figures)
     return 0 if report.is_ok else 1
 
 
@@ -80,28 +76,18 @@ def _measure(name: str, report: Report, bench: Bench) -> None:
 
 @contextmanager
 def _ready(services: Services, effort: Effort) -> Iterator[Bench]:
-    """Have databases, notes and the witness ready, and Django set up for them."""
-    os.environ["DJANGO_SETTINGS_MODULE"] = "bench.settings"
-    with database.databases(services) as (address, beside), _notes(services), witness() as third_party:
-        os.environ["DATABASE_URL"], os.environ["BENCH_BESIDE_URL"] = address, beside
-        os.environ["BENCH_LIMIT"] = str(effort.limit)
+    """Have a database, the file of runs and the witness ready, and Django set up for them."""
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "bench.settings",
+        "BENCH_LIMIT": str(effort.limit),
+        "BENCH_RUNS": str(services.run_dir / "runs"),
+    }
+    with database.database(services) as address, witness() as third_party:
+        os.environ["DATABASE_URL"] = address
         django.setup()
-        for alias in ("default", "beside"):
-            call_command("migrate", database=alias, verbosity=0)
-            database.run("make_bare", using=alias)
+        call_command("migrate", verbosity=0)
+        database.run("make_bare")
         yield Bench(effort=effort, run_dir=services.run_dir, witness=third_party)
-
-
-@contextmanager
-def _notes(services: Services) -> Iterator[None]:
-    """Have a Redis where tasks note what they saw: the broker, or a Valkey if the broker is something else."""
-    if services.broker_url.startswith("redis"):
-        os.environ["BENCH_NOTES_URL"] = services.broker_url
-        yield
-        return
-    with valkey(services.run_dir) as server:
-        os.environ["BENCH_NOTES_URL"] = server.url
-        yield
 
 
 if __name__ == "__main__":

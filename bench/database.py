@@ -1,4 +1,4 @@
-"""The databases of the benchmarks: two of their own on the server at hand, dropped at the end."""
+"""The database of the benchmarks: one of their own on the server at hand, dropped at the end."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,54 +11,36 @@ from psycopg import sql
 
 from project.services import Services, create_database
 
-NAMES = ("bench", "bench_beside")
-
 
 @contextmanager
-def databases(services: Services) -> Iterator[list[str]]:
-    """Make both databases, empty, beside the one that is given; yield their addresses."""
-    names = [f"{_name(services.database_url)}_{name}" for name in NAMES]
+def database(services: Services) -> Iterator[str]:
+    """Make it, empty, beside the one that is given; yield its address."""
+    name = f"{urlsplit(services.database_url).path.removeprefix('/')}_bench"
+    create_database(services.database_url, name, replace=True)
     try:
-        for name in names:
-            create_database(services.database_url, name, replace=True)
-        yield [_address(services.database_url, name) for name in names]
+        yield urlsplit(services.database_url)._replace(path=f"/{name}").geturl()
     finally:
         with psycopg.connect(services.database_url, autocommit=True) as connection:
-            for name in names:
-                drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-                connection.execute(drop.format(sql.Identifier(name)))
+            drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+            connection.execute(drop.format(sql.Identifier(name)))
 
 
-def run(name: str, params: Mapping[str, Any] | None = None, *, using: str = "default") -> list[tuple[Any, ...]]:
+def run(name: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
     """Run `name`.sql in a transaction of its own, and return its rows."""
-    return execute(statement(name), params, using=using)
+    return execute(resources.files("bench.sql").joinpath(f"{name}.sql").read_text("utf-8"), params)
 
 
-def execute(text: str, params: Mapping[str, Any] | Sequence[Any] | None = None, *, using: str = "default") -> list[Any]:
+def execute(text: str, params: Mapping[str, Any] | Sequence[Any] | None = None) -> list[Any]:
     """Run a statement as psycopg does, without Django between; return its rows."""
-    from django.db import connections  # noqa: PLC0415 - Django is set up when the databases are there
+    from django.db import connection as ours  # noqa: PLC0415 - Django is set up when the database is there
 
-    connections[using].ensure_connection()
-    connection: psycopg.Connection[Any] = connections[using].connection
+    ours.ensure_connection()
+    connection: psycopg.Connection[Any] = ours.connection
     with psycopg.Cursor(connection) as cursor:
         cursor.execute(text, params)
         return cursor.fetchall() if cursor.description else []
 
 
-def statement(name: str) -> str:
-    """Return the text of `name`.sql."""
-    return resources.files("bench.sql").joinpath(f"{name}.sql").read_text("utf-8")
-
-
-def tidy(*aliases: str) -> None:
+def tidy() -> None:
     """Bring statistics and visibility up to date, so that no vacuum comes in between."""
-    for alias in aliases:
-        execute("VACUUM (ANALYZE)", using=alias)
-
-
-def _name(url: str) -> str:
-    return urlsplit(url).path.removeprefix("/")
-
-
-def _address(url: str, name: str) -> str:
-    return urlsplit(url)._replace(path=f"/{name}").geturl()
+    execute("VACUUM (ANALYZE)")

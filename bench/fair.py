@@ -25,7 +25,6 @@ from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey
 from dispatcher.states import Delivery
 
 PROCESSES: Final = 4
-SECONDS: Final = 3.0
 QUEUES: Final = (fixtures.QUEUE, "second")
 CALLS: Final = 6_000
 """Of each tenant."""
@@ -78,7 +77,7 @@ def fair(bench: Bench) -> Iterator[Figure]:
     for contest in contests():
         if bench.only in contest.name:
             share, starts = run(contest)
-            yield _figure(f"{contest.name}: off its share", abs(share - contest.wanted), OFF_BY, "%")
+            yield Figure.time(f"{contest.name}: off its share", abs(share - contest.wanted), OFF_BY, 1, unit="%")
             _, others = run(replace(contest, is_fair=False))
             yield Figure(
                 name=f"{contest.name}: starts with fair_by and without",
@@ -102,10 +101,6 @@ def fair(bench: Bench) -> Iterator[Figure]:
             )
 
 
-def _figure(name: str, ours: float, most: float, unit: str) -> Figure:
-    return Figure(name=name, ours=ours, reference=most, unit=unit, side=Bound.AT_MOST, bound=1)
-
-
 def make(contest: Contest, calls: int = CALLS) -> None:
     """Make the keys and the lanes, and let the calls wait."""
     fixtures.clear()
@@ -124,7 +119,7 @@ def make(contest: Contest, calls: int = CALLS) -> None:
         costs = range(1, contest.highest_cost + 1)
         for cost in costs:
             fixtures.let_wait(made, -(-calls // lanes // len(costs)), costs=[cost, 1, 1])
-    database.tidy("default")
+    database.tidy()
 
 
 def run(contest: Contest) -> tuple[float, float]:
@@ -139,22 +134,12 @@ def run(contest: Contest) -> tuple[float, float]:
     got: Counter[str] = Counter()
     for lane, costs in CallQueue.objects.filter(started_at__isnull=False).values_list("lane_id", "key_costs"):
         got[owner[lane]] += costs[0] if costs else 1
-    return 100 * got["tenant:0"] / got.total(), starts / SECONDS
+    return 100 * got["tenant:0"] / got.total(), starts / trips.SECONDS
 
 
 def _take_until(at: float, contest: Contest, number: int) -> int:
     """Take calls for SECONDS from a time on; return how many."""
-    worker, starts = Worker(contest.room, waits=True, queue=QUEUES[number % contest.queues]), 0
-    time.sleep(max(0.0, at - time.time()))
-    while time.time() < at + SECONDS:
-        taken = worker()
-        starts += len(taken.starts)
-        if not taken.starts:
-            wait = trips.LONGEST_WAIT_S if taken.again_at is None else (taken.again_at - taken.at).total_seconds()
-            time.sleep(min(max(0.0, wait), trips.LONGEST_WAIT_S))
-    worker.stop()
-    connections.close_all()
-    return starts
+    return trips.take_until(Worker(contest.room, waits=True, queue=QUEUES[number % contest.queues]), at)
 
 
 def _trip(bench: Bench, room: int, lanes: int, *, is_fair: bool) -> float:

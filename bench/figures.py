@@ -6,9 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from statistics import median
-from time import perf_counter
+from time import monotonic, perf_counter, sleep
+from typing import Self
 
 from project.witness.server import Witness
+
+TIMEOUT_S = 180.0
+POLL_S = 0.003
 
 
 class Bound(Enum):
@@ -35,6 +39,21 @@ class Figure:
     """By so much, in the unit, ours may be more than the reference whatever the ratio is."""
     note: str = ""
     """Why there are no numbers."""
+
+    @classmethod
+    def rate(cls, name: str, ours: float, reference: float, bound: float) -> Self:
+        """Return a figure of calls per second: at least so many times the reference's."""
+        return cls(name=name, ours=ours, reference=reference, unit="calls/s", side=Bound.AT_LEAST, bound=bound)
+
+    @classmethod
+    def time(cls, name: str, ours: float, reference: float, bound: float, *, unit: str = "ms") -> Self:
+        """Return a figure of a time, or of another cost: at most so many times the reference's."""
+        return cls(name=name, ours=ours, reference=reference, unit=unit, side=Bound.AT_MOST, bound=bound)
+
+    @classmethod
+    def absolute(cls, name: str, ours: float, unit: str, *, side: Bound, bound: float) -> Self:
+        """Return a figure that is compared with its bound only."""
+        return cls(name=name, ours=ours, reference=1, unit=unit, side=side, bound=bound)
 
     @property
     def ratio(self) -> float | None:
@@ -109,12 +128,12 @@ Measure = Callable[[], float]
 """Do one round and return its result, in the unit of the figure."""
 
 
-def side_by_side(ours: Measure, reference: Measure, *, rounds: int) -> tuple[float, float]:
-    """Measure both in turn, A B A B, after a round to warm up; return the median of each."""
-    ours()
-    reference()
-    pairs = [(ours(), reference()) for _ in range(rounds)]
-    return median(one for one, _ in pairs), median(other for _, other in pairs)
+def in_turns(*measures: Measure, rounds: int) -> list[float]:
+    """Measure all in turn, A B C A B C, after a round to warm up; return the median of each."""
+    for measure in measures:
+        measure()
+    taken = [[measure() for measure in measures] for _ in range(rounds)]
+    return [median(results) for results in zip(*taken, strict=True)]
 
 
 def each(action: Callable[[], object], times: int) -> float:
@@ -126,6 +145,16 @@ def _timed(action: Callable[[], object]) -> float:
     began = perf_counter()
     action()
     return (perf_counter() - began) * 1_000
+
+
+def wait_for(count: Callable[[], int], expected: int) -> None:
+    """Wait until the count is reached. Raises TimeoutError naming how far it came."""
+    deadline = monotonic() + TIMEOUT_S
+    while (reached := count()) < expected:
+        if monotonic() > deadline:
+            message = f"{reached} of {expected} calls ended within {TIMEOUT_S:g} s"
+            raise TimeoutError(message)
+        sleep(POLL_S)
 
 
 Group = Callable[[Bench], Iterator[Figure]]

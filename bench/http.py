@@ -1,4 +1,4 @@
-"""What workers that fetch cost: a fetch beside a backlog, and jobs over HTTP from the push to the ack."""
+"""What workers that fetch cost: jobs over HTTP from the push to the ack."""
 
 import http.client
 import json
@@ -6,34 +6,23 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from statistics import median
 from threading import Event
-from time import perf_counter, sleep
+from time import perf_counter
 from typing import Any
 
-from bench import database, fixtures
-from bench.figures import Bench, Bound, Figure, side_by_side
-from dispatcher.models import Queue
-from dispatcher.ojs import fetch, worker_reports
-from dispatcher.ojs.fetch import FetchRequest
+import psutil
+
+from bench import database, fixtures, running
+from bench.figures import Bench, Bound, Figure
 from project.processes import Stack, free_port, listening
 
-WAITING = 1_000
-COUNT = 10
-FETCHES = 30
 CLIENTS = 8
 PATIENCE_S = 60
 """How long a client waits for an answer."""
 JOBS = 400
-WAITERS = 200
-ARRIVE_S = 12
-"""Within how long 200 fetches come; each waits for 30 s."""
-IDLE_S = 10
-"""How long the CPU of a server is measured."""
 CPU_BOUND = 20
 """The most that the CPU of a job may be, in looks at the database."""
 FLOOR = 0.1
@@ -41,47 +30,24 @@ FLOOR = 0.1
 TYPE = "application/openjobspec+json"
 
 
-def fetching(bench: Bench) -> Iterator[Figure]:
-    """Fetch 10 at once with a large backlog, and with a small one."""
-    many = bench.effort.calls(1_000_000)
-    for alias, waiting in (("default", many), ("beside", WAITING)):
-        fixtures.clear(alias)
-        Queue.objects.using(alias).all().delete()
-        Queue.objects.using(alias).create(name=fixtures.QUEUE, delivery="http")
-        lanes = fixtures.make_lanes([[]], using=alias)
-        fixtures.let_wait(lanes, waiting, using=alias)
-    ours, reference = side_by_side(
-        partial(_fetches, "default"), partial(_fetches, "beside"), rounds=bench.effort.rounds
-    )
-    for alias in ("default", "beside"):
-        Queue.objects.using(alias).all().delete()
-    yield Figure(
-        name=f"fetch of {COUNT} with {many:,} waiting against {WAITING:,}",
-        ours=ours,
-        reference=reference,
-        unit="ms",
-        side=Bound.AT_MOST,
-        bound=1.2,
-    )
-
-
 def over_http(bench: Bench) -> Iterator[Figure]:
     """Push, fetch and ack over HTTP by 8 clients at once, and ask for the health, which is one look at the database."""
     jobs = bench.effort.calls(JOBS)
     fixtures.clear()
-    with _server(bench) as server:
+    port = free_port()
+    with _server(bench, port) as server:
         steps = {"push": _push, "fetch": _fetch, "ack": _ack}
         fetched: list[str] = []
         seen: dict[str, list[float]] = {name: [] for name in ("push", "fetch", "ack", "health")}
         spent: dict[str, list[float]] = {"jobs": [], "health": []}
         for _ in range(bench.effort.rounds):
-            before = server.cpu_ms()
+            before = _cpu_ms(server)
             for name, step in steps.items():
-                seen[name].append(_rate(server.port, partial(step, fetched), jobs))
-            spent["jobs"].append((server.cpu_ms() - before) / jobs)
-            before = server.cpu_ms()
-            seen["health"].append(_rate(server.port, _health, jobs))
-            spent["health"].append((server.cpu_ms() - before) / jobs)
+                seen[name].append(_rate(port, partial(step, fetched), jobs))
+            spent["jobs"].append((_cpu_ms(server) - before) / jobs)
+            before = _cpu_ms(server)
+            seen["health"].append(_rate(port, _health, jobs))
+            spent["health"].append((_cpu_ms(server) - before) / jobs)
             fetched.clear()
     yield Figure(
         name="CPU of server and database for a job over HTTP, against a look at the database",
@@ -102,145 +68,26 @@ def over_http(bench: Bench) -> Iterator[Figure]:
         )
 
 
-def waiting(bench: Bench) -> Iterator[Figure]:
-    """Let 200 fetches wait, and see what they hold and cost, and what another request takes meanwhile."""
-    fixtures.clear()
-    Queue.objects.all().delete()
-    with _server(bench, workers=1, threads=WAITERS + CLIENTS, waiters=WAITERS) as server:
-        _rate(server.port, _health, CLIENTS)
-        idle = _idle(server)
-        with ThreadPoolExecutor(WAITERS) as fetches:
-            ends = []
-            for _ in range(WAITERS):
-                ends.append(fetches.submit(_empty_fetch, server.port))
-                sleep(ARRIVE_S / WAITERS)
-            busy = _idle(server)
-            for end in ends:
-                end.result()
-    yield Figure(
-        name=f"connections to the database with {WAITERS} fetches waiting against none",
-        ours=busy.connections,
-        reference=idle.connections,
-        unit="connections",
-        side=Bound.AT_MOST,
-        bound=1.0,
-        floor=1.0,
-    )
-    yield Figure(
-        name=f"CPU of server and database per second with {WAITERS} fetches waiting against none",
-        ours=busy.cpu_ms,
-        reference=idle.cpu_ms,
-        unit="ms",
-        side=Bound.AT_MOST,
-        bound=1.0,
-        floor=100.0,
-    )
-    yield Figure(
-        name=f"a heartbeat with {WAITERS} fetches waiting against none",
-        ours=busy.heartbeat_ms,
-        reference=idle.heartbeat_ms,
-        unit="ms",
-        side=Bound.AT_MOST,
-        bound=1.5,
-        floor=5.0,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Idle:
-    """A server that has little to do: its connections, its CPU per second, and how long a heartbeat takes."""
-
-    connections: float
-    cpu_ms: float
-    heartbeat_ms: float
-
-
-def _idle(server: "_Server") -> _Idle:
-    before, began = server.cpu_ms(), perf_counter()
-    sleep(IDLE_S)
-    spent = (server.cpu_ms() - before) / (perf_counter() - began)
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE_S)
-    times = []
-    for _ in range(FETCHES):
-        began = perf_counter()
-        _ask(connection, "POST", "/workers/heartbeat", {"worker_id": "one"})
-        times.append((perf_counter() - began) * 1_000)
-    ((connections,),) = database.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
-    connection.close()
-    return _Idle(connections=connections, cpu_ms=spent, heartbeat_ms=median(times))
-
-
-def _empty_fetch(port: int) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
-    _ask(connection, "POST", "/workers/fetch", {"queues": ["pulled"], "wait_ms": 30_000})
-    connection.close()
-
-
-def _fetches(alias: str) -> float:
-    """Return the median milliseconds of one fetch; what it took waits again before the next."""
-    times = []
-    with fixtures.on(alias):
-        for _ in range(FETCHES):
-            began = perf_counter()
-            fetched = fetch.fetch(FetchRequest(queues=[fixtures.QUEUE], count=COUNT))
-            times.append((perf_counter() - began) * 1_000)
-            if len(fetched) != COUNT:
-                message = f"{len(fetched)} of {COUNT} calls were fetched"
-                raise AssertionError(message)
-            for call in reversed(fetched):
-                worker_reports.requeue(call.id)
-    return median(times)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Server:
-    """A web server: its port, and the process that leads its group."""
-
-    port: int
-    leader: int
-
-    def cpu_ms(self) -> float:
-        """Return what its processes have spent so far, and those of a database on the same machine."""
-        known = {process.pid: process for path in Path("/proc").glob("[0-9]*/stat") if (process := _process(path))}
-        ((backend,),) = database.execute("SELECT pg_backend_pid()")
-        postmaster = known[backend].parent if backend in known else 0
-        ticks = sum(each.spent for each in known.values() if self.leader == each.group or postmaster == each.parent)
-        return (ticks + known[postmaster].spent_by_ended) * 1_000 / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Process:
-    """A process of this machine, and how many ticks of the clock it has spent, and its children that have ended."""
-
-    pid: int
-    parent: int
-    group: int
-    spent: int
-    spent_by_ended: int
-
-
-def _process(path: Path) -> _Process | None:
-    """Read a process; None if it has ended (see proc_pid_stat(5))."""
-    with suppress(OSError):
-        pid, _, more = path.read_text().partition(" ")
-        state = more.rpartition(")")[2].split()
-        parent, group, user, system, ended_user, ended_system = (int(state[place]) for place in (1, 2, 11, 12, 13, 14))
-        spent, by_ended = user + system, ended_user + ended_system
-        return _Process(pid=int(pid), parent=parent, group=group, spent=spent, spent_by_ended=by_ended)
-    return None
+def _cpu_ms(stack: Stack) -> float:
+    """Return the milliseconds of CPU that the server has used so far, and the sessions of the database."""
+    leader = psutil.Process(stack.children["web"].pid)
+    sessions = database.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+    pids = [leader.pid, *(each.pid for each in leader.children()), *(pid for (pid,) in sessions)]
+    return sum(map(running.cpu_ms, pids))
 
 
 @contextmanager
-def _server(bench: Bench, *, workers: int = 2, threads: int = CLIENTS, waiters: int = CLIENTS) -> Iterator[_Server]:
+def _server(bench: Bench, port: int) -> Iterator[Stack]:
     """Have a production server up."""
-    port = free_port()
-    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.conformance.settings", "HTTP_WAITERS": str(waiters)}
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.conformance.settings", "HTTP_WAITERS": str(CLIENTS)}
     command = [sys.executable, "-m", "gunicorn", "project.conformance.wsgi", "--bind", f"127.0.0.1:{port}"]
     with Stack(bench.run_dir, env=env) as stack:
-        options = ["--workers", str(workers), "--threads", str(threads), "--no-control-socket"]
-        web = stack.start("web", [*command, *options], ready=listening(port))
+        options = ["--workers", "2", "--threads", str(CLIENTS), "--no-control-socket"]
+        stack.start("web", [*command, *options], ready=listening(port))
         stack.wait_ready()
-        yield _Server(port=port, leader=web.pid)
+        # Each thread has its connection then.
+        _rate(port, _health, 10 * CLIENTS)
+        yield stack
 
 
 def _rate(port: int, step: Callable[[http.client.HTTPConnection], None], jobs: int) -> float:
@@ -253,7 +100,7 @@ def _rate(port: int, step: Callable[[http.client.HTTPConnection], None], jobs: i
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
         for _ in range(share):
             if is_over.is_set():
-                break
+                return
             step(connection)
         connection.close()
 

@@ -12,7 +12,7 @@ from bench.time_limit import GaveUp, within
 
 _WHOLE = 100
 """Figures from here on are printed without decimals."""
-_LINE = "{name:<74} {ours:>9} {reference:>9} {unit:<10} {ratio:>7}  {bound:<7}"
+_LINE = "{name:<92} {ours:>9} {reference:>9} {unit:<10} {ratio:>7}  {bound:<7}"
 
 
 class Report:
@@ -22,7 +22,7 @@ class Report:
         """Begin without a figure; those of an earlier run are forgotten."""
         self._console = console
         self._path = path
-        self._figures: list[Figure] = []
+        self.figures: list[Figure] = []
         self._store()
         self._print(
             _LINE.format(name="figure", ours="ours", reference="reference", unit="", ratio="ratio", bound="bound")
@@ -31,11 +31,11 @@ class Report:
     @property
     def is_ok(self) -> bool:
         """Whether there is a figure, and all keep their bounds."""
-        return bool(self._figures) and all(figure.ok for figure in self._figures)
+        return bool(self.figures) and all(figure.ok for figure in self.figures)
 
     def add(self, figure: Figure) -> None:
         """Print a figure and store all so far."""
-        self._figures.append(figure)
+        self.figures.append(figure)
         self._store()
         verdict = "[green]ok[/]" if figure.ok else f"[bold red]short[/] {escape(figure.note)}"
         self._print(f"{escape(_line(figure))} {verdict}")
@@ -69,7 +69,7 @@ class Report:
     def _store(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps([figure.as_json() for figure in self._figures], indent=2) + "\n")
+        draft.write_text(json.dumps([figure.as_json() for figure in self.figures], indent=2) + "\n")
         draft.replace(self._path)
 
 

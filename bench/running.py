@@ -1,138 +1,125 @@
-"""What a call costs from its send to its end, and what lies between the end of one and the start of the next."""
+"""The dispatcher under load: a worker, what it is given, and what that costs the database."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import cycle, islice, pairwise
+from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
-from statistics import median
+from typing import Any
 
+from django.db import transaction
 from django.db.models import Max
 
-from bench import fixtures
-from bench.figures import Bench, Bound, Figure, side_by_side
-from bench.tasks import DONE, STARTED, arrive, notes, nothing, stamp
+from bench import bare, database, fixtures
+from bench.figures import wait_for
+from bench.tasks import count_runs, forget_runs, nothing
 from dispatcher import api
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.models import CallQueue, Queue
+from dispatcher.request import Call
+from dispatcher.states import Delivery
 from project.processes import Stack
 
-CALLS = 5_000
+Keys = Sequence[str] | Mapping[str, int]
 AMPLE = 1_000_000
-PERIOD = "PT10S"
-ENDS = 200
-TIMEOUT = 180.0
+STATISTICS_S = 1.5
+"""How long until the server's statistics have what a busy session did."""
 
 
-def end_to_end(bench: Bench) -> Iterator[Figure]:
-    """Send calls under one key beside one worker, and have Celery alone do the same."""
-    calls = bench.effort.calls(CALLS)
-    with _worker(bench.run_dir):
-        fixtures.clear()
-        RateLimitKey.objects.declare("ample", concurrency=AMPLE)
-        ours, reference = side_by_side(
-            partial(run, ["ample"], calls), partial(run_bare, calls), rounds=bench.effort.long_rounds
-        )
-    yield Figure(
-        name=f"end to end, {calls:,} calls",
-        ours=ours,
-        reference=reference,
-        unit="calls/s",
-        side=Bound.AT_LEAST,
-        bound=0.4,
-    )
+@contextmanager
+def worker(stack: Stack, delivery: Delivery = Delivery.DIRECT, *, concurrency: int = 2) -> Iterator[int]:
+    """Have one worker of the queue, through the broker with beat and a dispenser; yield its process."""
+    fixtures.clear()
+    Queue.objects.update_or_create(name=fixtures.QUEUE, defaults={"delivery": delivery})
+    child = stack.start_worker(queues=[fixtures.QUEUE], concurrency=concurrency)
+    if delivery is Delivery.BROKER:
+        stack.start_dispenser()
+        stack.start_beat()
+    stack.wait_ready()
+    CallQueue.objects.send(nothing)
+    wait_for(count_ended, 1)
+    yield child.pid
+    for name in ("worker", "dispenser", "beat"):
+        if name in stack.children:
+            stack.stop(name)
+    Queue.objects.filter(name=fixtures.QUEUE).delete()
 
 
-def hot_key(bench: Bench) -> Iterator[Figure]:
-    """Send calls under one key with an ample rate, and under a hundred of them in turn."""
-    calls = bench.effort.calls(CALLS)
-    keys = [f"key:{number}" for number in range(100)]
-    with _worker(bench.run_dir):
-        fixtures.clear()
-        for name in ["hot", *keys]:
-            RateLimitKey.objects.declare(name, rate=(AMPLE, PERIOD))
-        ours, reference = side_by_side(
-            partial(run, ["hot"], calls), partial(run, keys, calls), rounds=bench.effort.long_rounds
-        )
-    yield Figure(
-        name="end to end, one hot key against 100 keys",
-        ours=ours,
-        reference=reference,
-        unit="calls/s",
-        side=Bound.AT_LEAST,
-        bound=0.8,
-    )
-
-
-def end_to_start(bench: Bench) -> Iterator[Figure]:
-    """Drain a key of concurrency 1 without beat, and have Celery alone start one task at a time."""
-    calls = bench.effort.calls(ENDS)
-    with _worker(bench.run_dir):
-        fixtures.clear()
-        RateLimitKey.objects.declare("single", concurrency=1)
-        ours, reference = side_by_side(
-            partial(end_to_start_time, "single", calls), partial(start_bare, calls), rounds=bench.effort.rounds
-        )
-        ended = count_ended()
-        sent = CallQueue.objects.count()
-    yield Figure(
-        name="end to next start at concurrency 1 against publish to start",
-        ours=ours,
-        reference=reference,
-        unit="ms",
-        side=Bound.AT_MOST,
-        bound=2.5,
-    )
-    yield Figure(
-        name="drained by ends with beat stopped",
-        ours=ended,
-        reference=sent,
-        unit="calls",
-        side=Bound.AT_LEAST,
-        bound=1.0,
-    )
-
-
-def run(keys: Sequence[str], calls: int) -> float:
-    """Return the calls per second from the first send to the last recorded finish."""
-    notes().delete(DONE)
-    CallQueue.objects.all().delete()
-    began = time.time()
-    for key in islice(cycle(keys), calls):
-        CallQueue.objects.send(nothing, keys=[key])
-    wait_for(count_done, calls)
-    wait_for(count_ended, calls)
-    return calls / (last_end() - began)
-
-
-def run_bare(calls: int) -> float:
-    """Return the calls per second from the first `delay` to the last that was counted."""
-    notes().delete(DONE)
+def end_to_end(key: str, calls: int) -> float:
+    """Return the calls per second from the first send to the last recorded end."""
+    _forget()
     began = time.time()
     for _ in range(calls):
-        nothing.delay()
-    wait_for(count_done, calls)
-    return calls / (time.time() - began)
+        CallQueue.objects.send(nothing, keys=[key])
+    return calls / (_last_end(calls) - began)
 
 
-def end_to_start_time(key: str, calls: int) -> float:
-    """Return the median milliseconds from the end of one call to the start of the next, as they see it."""
-    api.pause(key)
-    sent = [CallQueue.objects.send(stamp, keys=[key]).id for _ in range(calls)]
-    api.resume(key)
-    mine = CallQueue.objects.filter(id__in=sent)
-    wait_for(mine.filter(finished_at__isnull=False).count, calls)
-    spans: list[list[float]] = sorted(result for result in mine.values_list("result", flat=True) if result)
-    return float(median((start - end) * 1_000 for (_, end), (start, _) in pairwise(spans)))
+def drain(keys: Sequence[Keys], calls: int, *, task: Any = nothing) -> float:
+    """Return the calls per second from the moment at which a backlog may start to the last recorded end.
+
+    keys: those of each call, in turn; all have the first one of the first call.
+    """
+    gate = next(iter(keys[0]))
+    _forget()
+    api.pause(gate)
+    CallQueue.objects.send_many(Call(task=task, keys=each) for each in islice(cycle(keys), calls))
+    began = time.time()
+    api.resume(gate)
+    return calls / (_last_end(calls) - began)
 
 
-def start_bare(calls: int) -> float:
-    """Return the median milliseconds from `delay` to the start of the task, in a worker that is idle."""
-    notes().delete(STARTED)
+def hand_over(key: str, calls: int) -> float:
+    """Return the median milliseconds from the end of a call to the start of the next, with a backlog."""
+    drain([[key]], calls)
+    return bare.gap()
+
+
+def start(calls: int) -> float:
+    """Return the median milliseconds from the commit of a call to its start in an idle worker."""
+    _forget()
+    sent: list[float] = []
     for number in range(1, calls + 1):
-        arrive.delay(time.time())
-        wait_for(lambda: notes().llen(STARTED), number)
-    return median(float(seconds) * 1_000 for seconds in notes().lrange(STARTED, 0, -1))
+        with transaction.atomic():
+            # Before the hook of `send`, which wakes the worker.
+            transaction.on_commit(lambda: sent.append(time.time()))
+            CallQueue.objects.send(nothing)
+        wait_for(count_runs, number)
+        time.sleep(0.01)
+    return bare.delay(sent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a call cost the database, the trips of all processes together."""
+
+    transactions: float
+    cpu_ms: float
+    dead_rows: float
+    wal_kb: float
+
+
+def cost(load: Callable[[], object], calls: int) -> Cost:
+    """Return what each of so many calls cost: what the server counts while they are sent, run and ended."""
+    before = _spent()
+    load()
+    after = _spent()
+    cpu = sum(spent - before[1].get(pid, 0) for pid, spent in after[1].items())
+    transactions, dead_rows, wal = ((now - then) / calls for now, then in zip(after[0], before[0], strict=True))
+    return Cost(transactions=transactions, cpu_ms=cpu / calls, dead_rows=dead_rows, wal_kb=wal / 1_000)
+
+
+def _spent() -> tuple[list[float], dict[int, float]]:
+    """Return what the database's statistics have, and the milliseconds of CPU of each of its sessions."""
+    time.sleep(STATISTICS_S)
+    database.execute("SELECT 1")  # after it the server has the statistics of what this session did before
+    (counted,) = database.run("spent")
+    sessions = database.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
+    return [float(each) for each in counted], {pid: cpu_ms(pid) for (pid,) in sessions}
+
+
+def cpu_ms(pid: int) -> float:
+    """Return the milliseconds of CPU that the threads of a process have used, by the kernel's account."""
+    return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e6
 
 
 def count_ended() -> int:
@@ -140,31 +127,15 @@ def count_ended() -> int:
     return CallQueue.objects.filter(finished_at__isnull=False).count()
 
 
-def count_done() -> int:
-    """Return how many runs of `nothing` were counted."""
-    return int(notes().get(DONE) or 0)
+def _forget() -> None:
+    forget_runs()
+    CallQueue.objects.all().delete()
 
 
-def last_end() -> float:
-    """Return when the last call ended, as a Unix time."""
+def _last_end(calls: int) -> float:
+    """Wait until so many calls have run and ended, and return when the last one did, as a Unix time."""
+    # The database is not asked while they run.
+    wait_for(count_runs, calls)
+    wait_for(count_ended, calls)
     ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
     return ended
-
-
-def wait_for(count: Callable[[], int], expected: int) -> None:
-    """Wait until the count is reached. Raises TimeoutError naming how far it came."""
-    deadline = time.monotonic() + TIMEOUT
-    while (reached := count()) < expected:
-        if time.monotonic() > deadline:
-            message = f"{reached} of {expected} calls ended within {TIMEOUT:g} s"
-            raise TimeoutError(message)
-        time.sleep(0.01)
-
-
-@contextmanager
-def _worker(run_dir: Path) -> Iterator[None]:
-    """Have one worker of two processes run."""
-    with Stack(run_dir) as stack:
-        stack.start_worker(queues=[fixtures.QUEUE], concurrency=2)
-        stack.wait_ready()
-        yield

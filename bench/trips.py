@@ -22,9 +22,9 @@ import uuid_utils.compat as uuid7
 from django.db import connection, connections, transaction
 
 from bench import database, fixtures
-from bench.feeding import STATISTICS_S
-from bench.figures import Bench, Bound, Figure, side_by_side
+from bench.figures import Bench, Bound, Figure, in_turns
 from bench.models import PlainRow
+from bench.running import STATISTICS_S
 from bench.tasks import nothing
 from dispatcher import ending
 from dispatcher.engine import dispenser
@@ -114,7 +114,7 @@ def trips(bench: Bench) -> Iterator[Figure]:
     for name, bound, is_sent in (("one hot lane", 1.5, False), ("a lane that sleeps between calls", 2.0, True)):
         if bench.only in (named := f"{CALLS:,} calls under a snapshot: {name}"):
             ours, reference = (_aged(bench, is_sent=is_sent, is_held=is_held) for is_held in (True, False))
-            yield _figure(named, ours, reference, "ms", bound)
+            yield Figure.time(named, ours, reference, bound)
     for count in (1, CONNECTIONS):
         if bench.only in (named := f"{CONNECTIONS} connections against one, lanes of one key with room: {count}"):
             own = [f"lane:{number}" for number in range(count)]
@@ -124,18 +124,14 @@ def trips(bench: Bench) -> Iterator[Figure]:
                 keys={"a": ROOM, **dict.fromkeys(own, ROOM)},
                 lanes=[["a", each] for each in own],
             )
-            ours, reference = side_by_side(
-                partial(_take_side_by_side, CONNECTIONS, scene),
-                partial(_take_side_by_side, 1, scene),
+            ours, reference = in_turns(
+                partial(_take_in_turns, CONNECTIONS, scene),
+                partial(_take_in_turns, 1, scene),
                 rounds=bench.effort.long_rounds,
             )
             yield Figure(name=named, ours=ours, reference=reference, unit="starts/s", side=Bound.AT_LEAST, bound=1)
     if bench.only in (named := "a send against a create"):
         yield from _send(named, bench)
-
-
-def _figure(name: str, ours: float, reference: float, unit: str, bound: float = 1.0) -> Figure:
-    return Figure(name=name, ours=ours, reference=reference, unit=unit, side=Bound.AT_MOST, bound=bound)
 
 
 class Backend:
@@ -210,7 +206,7 @@ def _make(scene: Scene, waiting: int) -> None:
         fixtures.let_wait(fixtures.make_lanes([[first, each] for each in tenants], parked_on=first), 2)
     if scene.started:
         database.run("fill_starts", {"keys": [*keys.values()], "starts": scene.started})
-    database.tidy("default")
+    database.tidy()
 
 
 def _trips(scene: Scene, bench: Bench) -> Figure:
@@ -222,7 +218,7 @@ def _trips(scene: Scene, bench: Bench) -> Figure:
     cost = median(backend.during(worker, count) for _ in range(bench.effort.rounds)) / scene.calls
     if bench.shows_functions:
         _show_functions(worker, count)
-    return _figure(f"trip: {scene.name}", cost, scene.bound, "ms")
+    return Figure.time(f"trip: {scene.name}", cost, scene.bound, 1)
 
 
 def _show_functions(action: Callable[[], object], times: int) -> None:
@@ -278,7 +274,7 @@ def _connect() -> "psycopg.Connection[tuple[Any, ...]]":
     return psycopg.connect(**{name: params[name] for name in names if params.get(name)}, autocommit=True)
 
 
-def _take_side_by_side(count: int, scene: Scene) -> float:
+def _take_in_turns(count: int, scene: Scene) -> float:
     """Return the starts per second of so many processes with a connection each."""
     _make(scene, CALLS)
     connections.close_all()
@@ -289,8 +285,14 @@ def _take_side_by_side(count: int, scene: Scene) -> float:
 
 def _take_until(at: float) -> int:
     """Take calls one by one for SECONDS from a time on; return how many."""
-    worker, starts = Worker(1, waits=True), 0
+    worker = Worker(1, waits=True)
     worker()
+    return take_until(worker, at)
+
+
+def take_until(worker: "Worker", at: float) -> int:
+    """Have a worker take calls for SECONDS from a time on, as fast as it can; return how many started."""
+    starts = 0
     time.sleep(max(0.0, at - time.time()))
     while time.time() < at + SECONDS:
         taken = worker()
@@ -337,4 +339,4 @@ def _send(name: str, bench: Bench) -> Iterator[Figure]:
             (", of it Python", lambda both: both[1]),
         ):
             ours, theirs = (median(of(pair[side]) for pair in pairs) / calls for side in (0, 1))
-            yield _figure(f"{name}{kind}{part}", ours, theirs, "ms", 1.5)
+            yield Figure.time(f"{name}{kind}{part}", ours, theirs, 1.5)

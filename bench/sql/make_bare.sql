@@ -1,8 +1,4 @@
--- make_bare: a table with the columns of calls and what a project would give it by itself: a key and one index; and one
--- of six columns.
-CREATE TABLE bench_call (LIKE dispatcher_callqueue INCLUDING DEFAULTS);
-ALTER TABLE bench_call ADD PRIMARY KEY (id);
-CREATE INDEX bench_call_waiting ON bench_call (state, position);
+-- make_bare: the table of six columns that a project would write to have something done later.
 CREATE TABLE bench_plain (
     id uuid PRIMARY KEY,
     task varchar(255) NOT NULL,

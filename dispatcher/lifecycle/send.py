@@ -65,7 +65,13 @@ class Draft:
 
     def as_json(self, kind: int) -> str:
         """Write it for the statement. kind: the number of its kind."""
-        fields = {"kind": kind, "id": str(self.id), "task": self.task, "costs": self.costs, "is_pending": self.is_pending}
+        fields = {
+            "kind": kind,
+            "id": str(self.id),
+            "task": self.task,
+            "costs": self.costs,
+            "is_pending": self.is_pending,
+        }
         for name, at in (("scheduled_at", self.scheduled_at), ("expires_at", self.expires_at)):
             if at is not None:
                 fields[name] = at.isoformat()
