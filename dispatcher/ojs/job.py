@@ -229,7 +229,9 @@ def _unique(given: UniqueIn | None, whole: Mapping[str, Any], path: str) -> Uniq
     if args_keys is not None:
         there = {name: value for arg in whole["args"] if isinstance(arg, dict) for name, value in arg.items()}
         if absent := [name for name in args_keys if name not in there]:
-            raise invalid(f"{field}.{'args_keys' if given.args_keys else 'key'}", f"{absent[0]!r} is not in any of the arguments.")
+            raise invalid(
+                f"{field}.{'args_keys' if given.args_keys else 'key'}", f"{absent[0]!r} is not in any of the arguments."
+            )
         parts["args"] = {name: there[name] for name in args_keys}
     if "meta" in keys:
         if not given.meta_keys:

@@ -34,7 +34,6 @@ from dispatcher.ojs.fields import (
     WorkerName,
 )
 
-
 UNIQUE_FIELDS: Final = frozenset({"type", "queue", "args", "meta"})
 """The fields of a job that may decide whether it is unique."""
 
