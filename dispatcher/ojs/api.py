@@ -202,7 +202,7 @@ def _not_valid(request: HttpRequest, error: ValidationError) -> Problem:
         return Problem(400, "invalid_payload", "The body is empty; it must be a JSON object.")
     first = error.errors[0]
     message = str(first.get("msg", "is not valid")).removeprefix("Value error, ")
-    is_retry = "retry" in first["loc"]
+    is_retry = "retry" in first["loc"] and first["type"] != "extra_forbidden"
     status, kind = (422, "validation_error") if is_retry else (400, None)
     problem = invalid(_path(first["loc"]), message, status=status, kind=kind)
     problem.details["validation_errors"] = [

@@ -17,7 +17,7 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, Unique, ojs_state
 from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.options import OjsOptions
-from dispatcher.ojs.requests import JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, given_fields
+from dispatcher.ojs.requests import UNIQUE_FIELDS, JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, given_fields
 from dispatcher.ojs.wire import Problem, format_time, invalid, parse_time, without_nulls
 from dispatcher.request import Call
 from dispatcher.states import Reason, State
@@ -221,13 +221,18 @@ def _unique(given: UniqueIn | None, whole: Mapping[str, Any], path: str) -> Uniq
     if given is None:
         return None
     field = f"{path}options.unique"
-    keys: list[str] = [*(given.keys or ["type"])]
+    key = given.key or []
+    is_of_job = UNIQUE_FIELDS.issuperset(key)
+    keys: list[str] = [*(given.keys or (key if is_of_job else ()) or ["type"])]
+    args_keys = given.args_keys or (None if is_of_job else key)
     parts: dict[str, Any] = {name: whole[name] for name in {"type", *keys}}
-    if given.args_keys is not None:
+    if args_keys is not None:
         there = {name: value for arg in whole["args"] if isinstance(arg, dict) for name, value in arg.items()}
-        if absent := [name for name in given.args_keys if name not in there]:
-            raise invalid(f"{field}.args_keys", f"{absent[0]!r} is not in any of the arguments.")
-        parts["args"] = {name: there[name] for name in given.args_keys}
+        if absent := [name for name in args_keys if name not in there]:
+            raise invalid(
+                f"{field}.{'args_keys' if given.args_keys else 'key'}", f"{absent[0]!r} is not in any of the arguments."
+            )
+        parts["args"] = {name: there[name] for name in args_keys}
     if "meta" in keys:
         if not given.meta_keys:
             raise invalid(f"{field}.meta_keys", "is required if keys includes meta.")
@@ -235,7 +240,7 @@ def _unique(given: UniqueIn | None, whole: Mapping[str, Any], path: str) -> Uniq
     return Unique(
         key=fingerprint(parts),
         states=given.states or _UNIQUE_STATES,
-        period=None if given.period is None else parse_duration(given.period),
+        period=from_milliseconds(given.period_ms) if given.period is None else parse_duration(given.period),
         on_conflict=given.on_conflict or "reject",
     )
 

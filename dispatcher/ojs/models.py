@@ -34,12 +34,6 @@ class Job(models.Model):
     progress = models.JSONField(
         null=True, help_text="What its worker reported last: progress from 0 to 1, message, data."
     )
-    is_awaited = models.BooleanField(
-        default=False,
-        db_default=False,
-        editable=False,
-        help_text="A workflow waits for the call's end, and has not recorded it yet.",
-    )
     created_at = models.DateTimeField(help_text="When the call was sent.")
     outcome = models.CharField(
         max_length=16,
@@ -56,7 +50,6 @@ class Job(models.Model):
                 fields=["unique_key", "outcome", "created_at"],
                 condition=Q(unique_key__isnull=False),
             ),
-            models.Index(name="job_awaited", fields=["ended_at"], condition=Q(is_awaited=True, ended_at__isnull=False)),
         ]
 
     def __str__(self) -> str:
@@ -100,7 +93,7 @@ class Workflow(models.Model):
     look_at = models.DateTimeField(
         null=True,
         editable=False,
-        help_text="When it is advanced although none of its calls has ended; after its end: when its parent is.",
+        help_text="When it is advanced although no part has ended: its queue was full, or an error came.",
     )
 
     class Meta:
@@ -130,6 +123,9 @@ class Part(models.Model):
     call = models.UUIDField(null=True)
     child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
     outcome = models.CharField(max_length=16, default="open", help_text="open, completed, failed or cancelled.")
+    ended_at = models.DateTimeField(
+        null=True, help_text="Since when its call or workflow has ended, or is gone; a trigger sets it for a call."
+    )
     result = models.JSONField(null=True)
     error = models.JSONField(
         null=True, help_text="Why it failed, if its call has no error: it was not sent, or was deleted."
@@ -142,6 +138,7 @@ class Part(models.Model):
         indexes: ClassVar = [
             models.Index(name="part_call", fields=["call"], condition=Q(call__isnull=False)),
             models.Index(name="part_open", fields=["workflow", "id"], condition=Q(outcome="open")),
+            models.Index(name="part_news", fields=["ended_at"], condition=Q(outcome="open", ended_at__isnull=False)),
         ]
 
     def __str__(self) -> str:

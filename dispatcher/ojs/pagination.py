@@ -14,8 +14,8 @@ from typing import Any, Final
 from django.core.exceptions import ValidationError
 from django.db.models import Field, Model, Q, QuerySet
 from django.http import HttpRequest
-from django.utils.timezone import is_naive
 
+from dispatcher import validate
 from dispatcher.ojs.wire import invalid, without_nulls
 
 ROW_LIMIT: Final = 10_000
@@ -129,9 +129,8 @@ def _value(model: type[Model], name: str, text: object) -> Any:
         raise ValueError
     field: Field[Any, Any] = model._meta.get_field(name.removeprefix("-"))  # type: ignore[assignment]
     value = field.to_python(text)
-    if isinstance(value, datetime) and is_naive(value):
-        raise ValueError
-    return value
+    # In UTC: PostgreSQL knows neither all years nor all zones that Python does.
+    return validate.moment("cursor", value) if isinstance(value, datetime) else value
 
 
 def _offset(request: HttpRequest, limit: int) -> int:

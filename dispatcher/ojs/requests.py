@@ -4,7 +4,7 @@ An explicit null means the same as an absent field. Unknown fields are kept wher
 but refused where jobs are selected or limits are set: there a typo would do more, or limit less, than intended.
 """
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
@@ -33,6 +33,9 @@ from dispatcher.ojs.fields import (
     Weight,
     WorkerName,
 )
+
+UNIQUE_FIELDS: Final = frozenset({"type", "queue", "args", "meta"})
+"""The fields of a job that may decide whether it is unique."""
 
 
 class Body(BaseModel):
@@ -67,7 +70,7 @@ class RateLimitIn(StrictBody):
     max_per_second: AtLeastOne | None = None
 
 
-class RetryIn(Body):
+class RetryIn(StrictBody):
     """The retry policy of a job (ojs-retry); intervals as ISO 8601, or in milliseconds."""
 
     max_attempts: Annotated[int, Field(ge=0, le=MOST_ATTEMPTS)] | None = None
@@ -82,15 +85,30 @@ class RetryIn(Body):
     on_exhaustion: Literal["discard", "dead_letter"] | None = None
 
 
-class UniqueIn(Body):
-    """Jobs that are equal in these fields: one at a time (ojs-unique-jobs)."""
+class UniqueIn(StrictBody):
+    """Jobs that are equal in these fields: one at a time (ojs-unique-jobs).
+
+    key: what the core and the JSON format call the fields of the arguments; the SDKs name those of the job here, too.
+    """
+
+    key: Annotated[list[str], Field(min_length=1)] | None = None
 
     keys: Annotated[list[Literal["type", "queue", "args", "meta"]], Field(min_length=1)] | None = None
     args_keys: Annotated[list[str], Field(min_length=1)] | None = None
     meta_keys: Annotated[list[str], Field(min_length=1)] | None = None
     period: Duration | None = None
+    period_ms: Span | None = None
     states: Annotated[list[StateName], Field(min_length=1)] | None = None
     on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] | None = None
+
+    @field_validator("key")
+    @classmethod
+    def _is_not_mixed(cls, key: list[str] | None) -> list[str] | None:
+        """Refuse names of the job's fields beside those of the arguments'."""
+        if key and 0 < len(UNIQUE_FIELDS.intersection(key)) < len(set(key)):
+            message = "names fields of the job and of its arguments; give keys and args_keys instead."
+            raise ValueError(message)
+        return key
 
 
 class OptionsIn(Body):

@@ -51,7 +51,7 @@ get_resolver().url_patterns
 print([name for name in sys.modules if name.startswith("dispatcher.ojs")])
 print([model for model in apps.get_models() if model._meta.app_label == "dispatcher_ojs"])
 names = {field.name for field in CallQueue._meta.get_fields()}
-print(sorted(names & {"job", "envelope", "unique_key", "visibility", "timeout", "progress", "is_awaited"}))
+print(sorted(names & {"job", "envelope", "unique_key", "visibility", "timeout", "progress"}))
 print([name for name in sql.names() if "dispatcher_ojs" in sql.statement(name).text])
 print(sorted(set(app.tasks) & {"dispatcher.advance", "dispatcher.deliver_webhooks", "dispatcher.cron"}))
 print([name for name in get_commands() if name == "dispatcher_token"])

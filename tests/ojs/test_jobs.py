@@ -92,6 +92,11 @@ def test_other_versions_and_media_types_are_refused(api: Api) -> None:
         ({"options": {"unique": {"keys": ["meta"]}}}, "options.unique.meta_keys"),
         ({"options": {"unique": {"args_keys": ["to"]}}}, "options.unique.args_keys"),
         ({"options": {"unique": {"on_conflict": "x"}}}, "options.unique.on_conflict"),
+        ({"options": {"unique": {"fields": ["to"]}}}, "options.unique.fields"),
+        ({"options": {"unique": {"key": ["to"]}}}, "options.unique.key"),
+        ({"options": {"unique": {"key": ["to", "type"]}}}, "options.unique.key"),
+        ({"options": {"retry": {"attempts": 3}}}, "options.retry.attempts"),
+        ({"retry": {"attempts": 3}}, "retry.attempts"),
     ],
 )
 def test_a_bad_job_is_refused_by_the_name_of_its_field(api: Api, job: dict[str, Any], field: str) -> None:
@@ -333,6 +338,15 @@ def test_a_batch_can_t_hold_two_of_which_there_may_be_one(api: Api) -> None:
     job = {"type": "a", "args": [1], "options": unique()}
     assert api.post("/jobs/batch", {"jobs": [job, job]}, status=409)["error"]["code"] == "duplicate"
     assert not CallQueue.objects.exists()
+
+
+@pytest.mark.parametrize("key", [["user"], ["args"], ["type", "args"]])
+def test_a_unique_key_names_fields_of_the_arguments_or_of_the_job(api: Api, key: list[str]) -> None:
+    for user in (42, 43):
+        options = {"unique": {"key": key, "period_ms": 60_000, "on_conflict": "replace"}}
+        api.push(args=[{"user": user}], options=options)
+    assert list(CallQueue.objects.values_list("state", flat=True)) == ["available"] * 2
+    api.post("/jobs", {"type": "mail.send", "args": [{"user": 43}], "unique": {"key": key}}, status=409)
 
 
 def test_a_unique_key_holds_for_its_states_and_period_only(api: Api) -> None:

@@ -81,8 +81,8 @@ INSERT INTO dispatcher_ojs_pullworker (id, name, queues, seen_at)
 SELECT gen_random_uuid(), 'worker-' || n, ARRAY['queue-1'], now() FROM generate_series(1, 1000) AS n;
 
 -- A job beside each call that waits; a workflow waits for each.
-INSERT INTO dispatcher_ojs_job (call_id, created_at, is_awaited)
-SELECT call.id, call.created_at, true FROM dispatcher_callqueue AS call WHERE call.state = 'available';
+INSERT INTO dispatcher_ojs_job (call_id, created_at, envelope)
+SELECT call.id, call.created_at, '{"workflow": {}}' FROM dispatcher_callqueue AS call WHERE call.state = 'available';
 
 INSERT INTO dispatcher_ojs_workflow (id, name, kind, state, plan, callbacks, results)
 SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'w', 'chain', 'running', '[{}]', '{}', '{}'

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.models import CallQueue, RateLimitKey
-from dispatcher.ojs.models import Job, Part, Workflow
+from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.workflow import advance
 from tests.builders import erase
 from tests.ojs.http_client import Api
@@ -190,7 +190,7 @@ def test_only_workflows_with_news_are_looked_at() -> None:
     assert advance.advance_all() == 1
     assert CallQueue.objects.filter(task="next").count() == 1
     assert advance.advance_all() == 0
-    assert not Job.objects.filter(ended_at__isnull=False, is_awaited=True).exists()
+    assert not Part.objects.filter(ended_at__isnull=False, outcome="open").exists()
 
 
 def test_a_look_at_many_workflows_takes_as_many_queries_as_one_at_a_few() -> None:
@@ -240,14 +240,21 @@ def test_a_job_that_is_a_part_of_two_workflows_is_news_for_both() -> None:
     assert CallQueue.objects.filter(task="b").count() == 2
 
 
-def test_the_check_of_open_parts_comes_to_all_of_them_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advance, "_CHECKED_PARTS", 2)
+def test_a_job_that_is_deleted_is_news() -> None:
     for _ in range(5):
         make(type="group", jobs=[job("a")])
     erase(*CallQueue.objects.all())
-    # No news of them comes.
-    assert sum(advance.advance_all() for _ in range(6)) == 5
+    assert advance.advance_all() == 5
     assert set(Workflow.objects.values_list("state", flat=True)) == {"failed"}
+
+
+def test_a_job_that_had_ended_before_its_workflow_began_is_news() -> None:
+    shared = job("a", unique={"keys": ["type"], "states": ["completed"], "on_conflict": "ignore"})
+    api.post("/jobs", shared, status=201)
+    complete("a")
+    make(type="chain", steps=[shared, job("b")])
+    assert advance.advance_all() == 1
+    assert CallQueue.objects.filter(task="b").count() == 1
 
 
 def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
@@ -255,8 +262,9 @@ def test_jobs_that_end_after_their_workflow_are_no_news_for_ever() -> None:
     api.fetch()
     ask("DELETE", f"/workflows/{number}")
     complete("a")
+    assert advance.advance_all() == 1
     assert advance.advance_all() == 0
-    assert not Job.objects.filter(is_awaited=True, ended_at__isnull=False).exists()
+    assert not Part.objects.filter(ended_at__isnull=False, outcome="open").exists()
 
 
 def test_a_step_waits_for_room_in_its_queue_and_its_workflow_can_be_cancelled_meanwhile() -> None:

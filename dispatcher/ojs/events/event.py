@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
+from dispatcher import validate
 from dispatcher.ojs.wire import format_time
 
 Event = dict[str, Any]
@@ -51,9 +52,10 @@ def time_of(cursor: str) -> datetime:
         message = f"{cursor!r} is not the id of an event"
         raise ValueError(message)
     try:
-        return _EPOCH + (UUID(number).int >> 80) * _MILLISECOND
+        at = validate.moment("cursor", _EPOCH + (UUID(number).int >> 80) * _MILLISECOND)
     except OverflowError as error:
         raise ValueError(cursor) from error
+    return at or _EPOCH
 
 
 def _since_epoch(at: datetime) -> int:

@@ -20,19 +20,36 @@ ENDS = """
 CREATE FUNCTION dispatcher_ojs_mark_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.finished_at IS NOT NULL AND (NEW.state <> 'cancelled' OR OLD.is_revoked)
-       AND EXISTS (SELECT FROM dispatcher_ojs_job WHERE call_id = NEW.id AND (is_awaited OR unique_key IS NOT NULL))
-       AND NOT EXISTS (SELECT FROM dispatcher_ojs_job WHERE call_id = NEW.id FOR NO KEY UPDATE SKIP LOCKED) THEN
+       AND EXISTS (SELECT FROM dispatcher_ojs_job
+                    WHERE call_id = NEW.id AND (unique_key IS NOT NULL OR envelope ? 'workflow'))
+       AND (NOT EXISTS (SELECT FROM dispatcher_ojs_job WHERE call_id = NEW.id FOR NO KEY UPDATE SKIP LOCKED)
+            OR (EXISTS (SELECT FROM dispatcher_ojs_part WHERE call = NEW.id AND outcome = 'open')
+                AND NOT EXISTS (SELECT FROM dispatcher_ojs_part
+                                 WHERE call = NEW.id AND outcome = 'open' FOR NO KEY UPDATE SKIP LOCKED))) THEN
         RETURN NULL;
     END IF;
     UPDATE dispatcher_ojs_job
        SET ended_at = NEW.finished_at, outcome = CASE WHEN NEW.finished_at IS NULL THEN 'open' ELSE NEW.state END
-     WHERE call_id = NEW.id AND (is_awaited OR unique_key IS NOT NULL);
+     WHERE call_id = NEW.id AND (unique_key IS NOT NULL OR envelope ? 'workflow');
+    IF FOUND THEN
+        UPDATE dispatcher_ojs_part SET ended_at = NEW.finished_at WHERE call = NEW.id AND outcome = 'open';
+    END IF;
     RETURN NEW;
 END $$;
 CREATE TRIGGER dispatcher_ojs_mark_end BEFORE UPDATE OF finished_at ON dispatcher_callqueue
-    FOR EACH ROW WHEN (OLD.finished_at IS DISTINCT FROM NEW.finished_at) EXECUTE FUNCTION dispatcher_ojs_mark_end()
+    FOR EACH ROW WHEN (OLD.finished_at IS DISTINCT FROM NEW.finished_at) EXECUTE FUNCTION dispatcher_ojs_mark_end();
+CREATE FUNCTION dispatcher_ojs_mark_gone() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE dispatcher_ojs_part SET ended_at = clock_timestamp() WHERE call = OLD.call_id AND outcome = 'open';
+    RETURN NULL;
+END $$;
+CREATE TRIGGER dispatcher_ojs_mark_gone AFTER DELETE ON dispatcher_ojs_job
+    FOR EACH ROW WHEN (OLD.unique_key IS NOT NULL OR OLD.envelope ? 'workflow')
+    EXECUTE FUNCTION dispatcher_ojs_mark_gone()
 """
 NO_ENDS = """
+DROP TRIGGER dispatcher_ojs_mark_gone ON dispatcher_ojs_job;
+DROP FUNCTION dispatcher_ojs_mark_gone();
 DROP TRIGGER dispatcher_ojs_mark_end ON dispatcher_callqueue;
 DROP FUNCTION dispatcher_ojs_mark_end()
 """
@@ -203,15 +220,6 @@ class Migration(migrations.Migration):
                         help_text="What its worker reported last: progress from 0 to 1, message, data.", null=True
                     ),
                 ),
-                (
-                    "is_awaited",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        editable=False,
-                        help_text="A workflow waits for the call's end, and has not recorded it yet.",
-                    ),
-                ),
                 ("created_at", models.DateTimeField(help_text="When the call was sent.")),
                 (
                     "outcome",
@@ -230,11 +238,6 @@ class Migration(migrations.Migration):
                         condition=models.Q(("unique_key__isnull", False)),
                         fields=["unique_key", "outcome", "created_at"],
                         name="job_unique",
-                    ),
-                    models.Index(
-                        condition=models.Q(("ended_at__isnull", False), ("is_awaited", True)),
-                        fields=["ended_at"],
-                        name="job_awaited",
                     ),
                 ],
             },
@@ -277,7 +280,7 @@ class Migration(migrations.Migration):
                     "look_at",
                     models.DateTimeField(
                         editable=False,
-                        help_text="When it is advanced although none of its calls has ended; after its end: when its parent is.",
+                        help_text="When it is advanced although no part has ended: its queue was full, or an error came.",
                         null=True,
                     ),
                 ),
@@ -302,6 +305,13 @@ class Migration(migrations.Migration):
                 (
                     "outcome",
                     models.CharField(default="open", help_text="open, completed, failed or cancelled.", max_length=16),
+                ),
+                (
+                    "ended_at",
+                    models.DateTimeField(
+                        help_text="Since when its call or workflow has ended, or is gone; a trigger sets it for a call.",
+                        null=True,
+                    ),
                 ),
                 ("result", models.JSONField(null=True)),
                 (
@@ -362,6 +372,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="part",
             index=models.Index(condition=models.Q(("outcome", "open")), fields=["workflow", "id"], name="part_open"),
+        ),
+        migrations.AddIndex(
+            model_name="part",
+            index=models.Index(
+                condition=models.Q(("ended_at__isnull", False), ("outcome", "open")),
+                fields=["ended_at"],
+                name="part_news",
+            ),
         ),
         migrations.AddConstraint(
             model_name="part",

@@ -6,8 +6,8 @@ To advance a workflow is to record how its parts ended and to start what follows
 locks the workflow, and each part starts once. If the process dies midway, the next run continues. A part that can't be
 sent fails with its error; while its queue is full, it is tried again.
 
-`advance_all` reads only workflows with news: a call of theirs has ended (`Job.is_awaited`), a workflow in them
-has ended, or the time has come that an earlier run set (`Workflow.look_at`).
+`advance_all` reads only workflows with news: a part of theirs has ended and that is not recorded (`Part.ended_at`), or
+the time has come that an earlier run set (`Workflow.look_at`).
 """
 
 import json
@@ -15,7 +15,6 @@ import logging
 import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from time import monotonic
 from typing import Any, Final
@@ -49,28 +48,10 @@ _MAX_WORKFLOWS: Final = 2_000
 """The maximum number of workflows in one run."""
 _BATCH: Final = 100
 """The maximum number of workflows that one transaction locks."""
-_CHECKED_PARTS: Final = 200
-"""How many open parts one run checks for an end that caused no news."""
 _RETRY_WHEN_FULL: Final = timedelta(seconds=1)
 """When a workflow is retried after a part found its queue full."""
 _RETRY_AFTER_ERROR: Final = timedelta(seconds=10)
 """When a workflow is retried after an error."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Checked:
-    """One slice of open parts: the workflows with a part whose call is gone or has ended, and the end of the slice."""
-
-    workflows: list[UUID]
-    after: UUID
-    after_part: int
-
-
-class _Slices:
-    """Where this process continues its check of open parts."""
-
-    after: UUID = UUID(int=0)
-    after_part: int = 0
 
 
 def start_workflow(plan: Mapping[str, Any]) -> Workflow:
@@ -109,7 +90,7 @@ def advance_all() -> int:
     After 0.5 seconds the rest is left to the next run.
     """
     until = monotonic() + _BUDGET_S
-    numbers = _find()
+    numbers = sql.fetch("workflows_with_news", UUID, {"most": _MAX_WORKFLOWS, "now": None})
     done = 0
     while numbers and (not done or monotonic() < until):
         batch, numbers = numbers[:_BATCH], numbers[_BATCH:]
@@ -157,18 +138,6 @@ def parts_of(workflow: Workflow) -> Sequence[Part]:
     return list(workflow.parts.select_related("child").order_by("id"))
 
 
-def _find() -> list[UUID]:
-    """Return the workflows with news, and those that the check of open parts found."""
-    params = {"after": _Slices.after, "after_part": _Slices.after_part, "most": _CHECKED_PARTS}
-    with sql.together():
-        sql.ask("settle_awaited", object, {"most": _MAX_WORKFLOWS, "now": None})
-        news = sql.ask("workflows_with_news", UUID, {"most": _MAX_WORKFLOWS, "now": None})
-        checked = sql.ask("check_parts", _Checked, params)
-    found = checked.row()
-    _Slices.after, _Slices.after_part = found.after, found.after_part
-    return list(dict.fromkeys([*news.rows(), *found.workflows]))
-
-
 def _advance_safely(numbers: Sequence[UUID]) -> set[UUID]:
     """Advance workflows; after an error, each alone, so that none stops another. Return the parents of ended ones.
 
@@ -193,10 +162,12 @@ def _advance(numbers: Collection[UUID], *, waits: bool) -> set[UUID]:
     """
     with sql.atomic():
         rows = Workflow.objects.using(conf().database).select_for_update(skip_locked=not waits)
-        workflows = {row.id: row for row in rows.filter(id__in=numbers, state="running").order_by("id")}
-        if not workflows:
+        locked = list(rows.filter(id__in=numbers).order_by("id"))
+        if not locked:
             return set()
-        _record(workflows)
+        # Of ended ones, too: their parts would be news for ever.
+        _record(row.id for row in locked)
+        workflows = {row.id: row for row in locked if row.state == "running"}
         retry_in: dict[UUID, timedelta] = {}
         todo = _ready(workflows.values())
         parts = _parts(todo)
@@ -304,16 +275,16 @@ def _save(workflows: Iterable[Workflow], retry_in: Mapping[UUID, timedelta]) -> 
     for each in workflows:
         pause = retry_in.get(each.id)
         if each.state != "running":
-            each.ended_at = Now()
-            # Until its parent is advanced: by this process, or by `advance_all`.
-            each.look_at = Now() if each.parent_id else None
+            each.ended_at, pause = Now(), None
         elif pause is None and each.look_at is None:
             continue
-        else:
-            each.look_at = None if pause is None else Now() + pause
+        each.look_at = None if pause is None else Now() + pause
         changed.append(each)
+    database = conf().database
     fields = ["state", "failed_part", "ended_at", "look_at"]
-    Workflow.objects.using(conf().database).bulk_update(changed, fields)
+    Workflow.objects.using(database).bulk_update(changed, fields)
+    if within := [each for each in changed if each.state != "running" and each.parent_id]:
+        Part.objects.using(database).filter(child__in=within).update(ended_at=Now())
 
 
 def _check_usable() -> None:

@@ -1,11 +1,12 @@
 """Start parts of workflows: all parts that start together are written together."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Part, Workflow
@@ -22,12 +23,22 @@ def start_parts(following: Iterable[NextPart]) -> None:
     laid = list(_lay_out(following))
     Workflow.objects.using(conf().database).bulk_create(part.child for _, part in laid if part.child is not None)
     jobs = [(part, enqueue_request(each)) for each, part in laid if part.child is None]
+    kept = []
     for run in _runs(jobs):
         for (part, _), result in zip(run, enqueue([job for _, job in run]), strict=True):
             part.call = result.call.id
+            kept += [] if result.is_new else [part]
+    _read_ends(kept)
     Part.objects.using(conf().database).bulk_create(part for _, part in laid)
-    sent = [part.call for part, _ in jobs if part.call]
-    sql.change("mark_awaited", {"calls": sent})
+
+
+def _read_ends(kept: Collection[Part]) -> None:
+    """Set when the calls of parts ended that were sent before: locked, so that each later end marks its part."""
+    if kept:
+        calls = CallQueue.objects.using(conf().database).filter(id__in=[part.call for part in kept]).order_by("id")
+        ends = dict(calls.select_for_update(no_key=True).values_list("id", "finished_at"))
+        for part in kept:
+            part.ended_at = ends[part.call] if part.call in ends else sql.now()
 
 
 def _lay_out(following: Iterable[NextPart]) -> Iterator[tuple[NextPart, Part]]:

@@ -24,11 +24,6 @@ WITH ended AS MATERIALIZED (
                    LIMIT 1) AS call ON true
             WHERE part.child_id IS NULL AND (call.id IS NULL OR call.finished_at IS NOT NULL)) AS found
      WHERE part.workflow_id = ANY (%(workflows)s::uuid[]) AND part.outcome = 'open'
-), seen AS (
-    UPDATE dispatcher_ojs_workflow AS child
-       SET look_at = NULL
-      FROM ended
-     WHERE child.id = ended.child_id AND child.look_at IS NOT NULL
 )
 UPDATE dispatcher_ojs_part AS part
    SET outcome = ended.outcome, result = ended.result, error = ended.error
