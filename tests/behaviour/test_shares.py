@@ -14,8 +14,9 @@ import pytest
 
 from dispatcher import api
 from dispatcher.errors import PolicyInvalid
-from dispatcher.models import Share
-from tests.drive import Drive, Run
+from dispatcher.models import CallQueue, RateLimitKey, Share
+from dispatcher.request import Call
+from tests.drive import TASK, Drive, Run
 
 MOMENT = 0.01
 WORKERS = 4
@@ -148,6 +149,22 @@ def test_a_call_among_many_tenants_starts_within_a_round(drive: Drive) -> None:
     owner |= {late.id: "tenant:late"} | cut(drive, "tenant:0", 10, 10)
     order = [owner[call] for call in drive.drain()]
     assert order.index("tenant:late") <= 20
+
+
+@pytest.mark.slow
+@pytest.mark.deliveries("direct")
+def test_a_single_call_among_10_000_tenants_starts_within_a_round(drive: Drive) -> None:
+    room = 16
+    drive.key(concurrency=room, fair_by="tenant:*")
+    names = [f"tenant:{n}" for n in range(10_000)]
+    RateLimitKey.objects.bulk_create(RateLimitKey(name=name) for name in names)
+    calls = CallQueue.objects.send_many([Call(TASK, queue=drive.queue, keys=["api", name]) for name in names])
+    owner = {call.id: name for call, name in zip(calls, names, strict=True)} | cut(drive, "tenant:0", 20, 200)
+    drain([drive], owner, 10 * room, room)
+    late = drive.send("api", drive.key("tenant:late").name)
+    order = drain([drive], owner | {late.id: "tenant:late"}, 200 * room, room)
+    assert "tenant:late" in order, "a third of a round: as soon as the lanes that are ready stand in line"
+    assert order.count("tenant:0") <= 2
 
 
 def test_priorities_are_strict_above_shares(drive: Drive, tenants: list[str]) -> None:

@@ -6,8 +6,9 @@
 unserved AS MATERIALIZED (
     SELECT hop.key_id, key.name, front.lane_id, head.id AS call_id, head.version, cost.cost
       FROM clock
-     CROSS JOIN hop
-      LEFT JOIN {{@room}}(ARRAY(SELECT hop.key_id FROM hop), NULL, clock.now, %(margin)s::interval, %(ramp)s::interval)
+     CROSS JOIN {{hop}} AS hop
+      LEFT JOIN {{@room}}(ARRAY(SELECT each.key_id FROM {{hop}} AS each), NULL, clock.now,
+                        %(margin)s::interval, %(ramp)s::interval)
              AS key ON key.id = hop.key_id
       -- Of a group the room of a member counts, too.
       LEFT JOIN LATERAL (

@@ -40,6 +40,21 @@ SELECT stopping.name AS stopped_by, stopping.members, COALESCE(stopping.has_room
         WHERE {{waits_in(head, call.lane_id)}}
         ORDER BY head.position
         LIMIT 1) AS head ON key.id IS NOT NULL
-  LEFT JOIN LATERAL ({{key_for(key.id, head.cost, clock.now)}}) AS stopping ON key.id IS NOT NULL
+  LEFT JOIN LATERAL (
+       SELECT allowed.name,
+              {{has_room(allowed, head.cost, clock.now)}}
+              AND (NOT allowed.is_group OR COALESCE(several.have_room, false)) AS has_room,
+              COALESCE({{@opening}}(allowed, head.cost, %(horizon)s::interval, %(margin)s::interval,
+                                    %(ramp)s::interval, clock.now), several.opens_at) AS opens_at,
+              CASE WHEN allowed.is_group THEN several.keys END AS members
+         FROM {{@room}}(ARRAY[key.id], NULL, clock.now, %(margin)s::interval, %(ramp)s::interval) AS allowed
+        CROSS JOIN LATERAL (
+              SELECT count(*) AS keys, bool_or({{has_room(member, head.cost, clock.now)}}) AS have_room,
+                     min({{@opening}}(member, head.cost, %(horizon)s::interval, %(margin)s::interval,
+                                      %(ramp)s::interval, clock.now)) FILTER (WHERE member.fits >= head.cost)
+                         AS opens_at
+                FROM {{@room}}(CASE WHEN allowed.is_group THEN {{@members_of}}(allowed.name) ELSE '{}' END, NULL,
+                               clock.now, %(margin)s::interval, %(ramp)s::interval) AS member) AS several
+       ) AS stopping ON key.id IS NOT NULL
   LEFT JOIN dispatcher_ratelimitkey AS aside ON aside.id = call.oversized_key_id
  WHERE call.id = %(call)s::uuid AND (call.state = 'available' OR (call.state = 'scheduled' AND call.returns > 0))
