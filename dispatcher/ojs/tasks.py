@@ -8,8 +8,8 @@ from celery import shared_task
 from dispatcher.celery import periodic
 from dispatcher.celery.periodic import Extra
 from dispatcher.conf import conf
-from dispatcher.ojs.cron import CRON_TASK, fire_cron
-from dispatcher.ojs.models import Subscription, Workflow
+from dispatcher.ojs import cron
+from dispatcher.ojs.models import Cron, Subscription, Workflow
 from dispatcher.tasks import QUIET
 
 ADVANCE: Final = "dispatcher.advance"
@@ -36,10 +36,10 @@ def post_event(subscription: str, event: dict[str, Any]) -> Any:
     return deliver.post(subscription, event)
 
 
-@shared_task(name=CRON_TASK, ignore_result=True)
-def cron(name: str) -> str | None:
-    """Send the call of a cron; return its id, None if it is not due."""
-    return fire_cron(name)
+@shared_task(name=cron.FIRE, **QUIET)
+def fire_crons() -> int:
+    """Fire the crons whose time has come; return how many calls were sent."""
+    return periodic.run(cron.FIRE)
 
 
 def _advance() -> int:
@@ -62,5 +62,10 @@ def _has_subscriptions() -> bool:
     return Subscription.objects.using(conf().database).filter(is_active=True).exists()
 
 
+def _has_crons() -> bool:
+    return Cron.objects.using(conf().database).filter(is_enabled=True).exists()
+
+
+periodic.register(cron.FIRE, Extra(every=cron.EVERY, run=cron.fire_due, is_needed=_has_crons))
 periodic.register(ADVANCE, Extra(every=timedelta(seconds=1), run=_advance, is_needed=_runs_workflows))
 periodic.register(DELIVER, Extra(every=timedelta(seconds=5), run=_deliver, is_needed=_has_subscriptions))
