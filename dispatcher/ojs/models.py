@@ -192,3 +192,24 @@ class Pool(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Cron(models.Model):
+    """A call that is sent on a schedule (Open Job Spec, ojs-cron)."""
+
+    name = models.CharField(max_length=190, primary_key=True)
+    expression = models.CharField(max_length=255, help_text="Five fields, or a word such as @daily.")
+    timezone = models.CharField(max_length=63)
+    overlap = models.CharField(
+        max_length=16, default="skip", help_text="While its previous call runs: skip, allow, cancel_previous, enqueue."
+    )
+    is_enabled = models.BooleanField("enabled", default=True)
+    job = models.JSONField(help_text="The call as its sender gave it, for display.")
+    call = models.JSONField(help_text="The call as it is sent.")
+    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    last_run_at = models.DateTimeField(null=True)
+    next_run_at = models.DateTimeField(null=True, help_text="None while it is disabled, or if its time never comes.")
+    runs = models.PositiveIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return self.name

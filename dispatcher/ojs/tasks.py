@@ -7,8 +7,8 @@ from celery import shared_task
 
 from dispatcher.celery import periodic
 from dispatcher.conf import conf
-from dispatcher.ojs.cron import CRON_TASK, fire_cron
-from dispatcher.ojs.models import Subscription, Workflow
+from dispatcher.ojs import cron
+from dispatcher.ojs.models import Cron, Subscription, Workflow
 from dispatcher.tasks import QUIET
 
 ADVANCE: Final = "dispatcher.advance"
@@ -35,10 +35,10 @@ def post_event(subscription: str, event: dict[str, Any]) -> Any:
     return deliver.post(subscription, event)
 
 
-@shared_task(name=CRON_TASK, ignore_result=True)
-def cron(name: str) -> str | None:
-    """Send the call of a cron; return its id, None if it is not due."""
-    return fire_cron(name)
+@shared_task(name=cron.FIRE, **QUIET)
+def fire_crons() -> int:
+    """Fire the crons whose time has come; return how many calls were sent."""
+    return periodic.run(cron.FIRE)
 
 
 def _advance() -> int:
@@ -57,5 +57,6 @@ def _deliver() -> int:
     return deliver.deliver_events()
 
 
+periodic.register(cron.FIRE, every=cron.EVERY, run=cron.fire_due)
 periodic.register(ADVANCE, every=timedelta(seconds=1), run=_advance)
 periodic.register(DELIVER, every=timedelta(seconds=5), run=_deliver)

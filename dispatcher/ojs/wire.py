@@ -113,6 +113,16 @@ def json_response(body: object, status: int = 200, *, headers: Mapping[str, str]
     return HttpResponse(text, status=status, content_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
+def is_admins(request: HttpRequest) -> bool:
+    """Return whether a request is to a path of the admin API, which has items and bare jobs (ojs-admin-api)."""
+    return "/ojs/v1/admin/" in request.path
+
+
+def job_body(request: HttpRequest, job: dict[str, Any]) -> dict[str, Any]:
+    """Return the body of a response with one job."""
+    return job if is_admins(request) else {"job": job}
+
+
 def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out null fields, as the spec does."""
     return {name: value for name, value in body.items() if value is not None}

@@ -15,7 +15,7 @@ from dispatcher.models import CallQueue
 
 TABLES = (
     *("callqueue", "lane", "lanesite", "slot", "start", "note", "feed", "ratelimitkey", "queue", "worker"),
-    *("ojs_pullworker", "ojs_subscription"),
+    *("ojs_cron", "ojs_pullworker", "ojs_subscription"),
 )
 HEARTBEAT = "ojs/v1/workers/heartbeat"
 
@@ -28,8 +28,6 @@ def reset(request: HttpRequest) -> HttpResponse:
     with connection.cursor() as cursor:
         names = ", ".join(f"dispatcher_{table}" for table in TABLES)
         cursor.execute(f"TRUNCATE {names} CASCADE")
-        cursor.execute("DELETE FROM django_celery_beat_periodictask WHERE name LIKE 'cron:%'")
-        cursor.execute("UPDATE django_celery_beat_periodictasks SET last_update = clock_timestamp()")
     return HttpResponse(status=204)
 
 

@@ -30,7 +30,6 @@ WAITS = {
     ("workers/delete_mark", "feed"): OWN_ROW,
     ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
     ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,
-    ("workflows/record_parts", "ojs_workflow"): "written by the look at workflows alone",
     ("workflows/record_parts", "ojs_part"): OF_THE_TRIP,
 }
 """The statements whose wait has no bound, by the table, and why that stops no other call."""

@@ -53,7 +53,7 @@ print([model for model in apps.get_models() if model._meta.app_label == "dispatc
 names = {field.name for field in CallQueue._meta.get_fields()}
 print(sorted(names & {"job", "envelope", "unique_key", "visibility", "timeout", "progress"}))
 print([name for name in sql.names() if "dispatcher_ojs" in sql.statement(name).text])
-print(sorted(set(app.tasks) & {"dispatcher.advance", "dispatcher.deliver_webhooks", "dispatcher.cron"}))
+print(sorted(set(app.tasks) & {"dispatcher.advance", "dispatcher.deliver_webhooks", "dispatcher.fire_crons"}))
 print([name for name in get_commands() if name == "dispatcher_token"])
 """
     done = run("-c", look)

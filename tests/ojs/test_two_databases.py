@@ -73,7 +73,7 @@ EXPECTED: dict[str, Any] = {
     # Beat finds its entries in the database of its own models.
     "beat": {"default": BEAT, "calls": []},
     "sent": {"states": ["cancelled", "dispatched", "dispatched"], "recovered": 0, "cleaned": 0},
-    "fired": {"is_new": True, "is_sent": True, "is_enabled": False, "in_default": 1, "left": 0},
+    "fired": {"is_new": True, "is_sent": True, "is_enabled": False, "left": 0},
     "pushed": {"pushed": 201, "listed": 200, "crons": 200},
     # A cascade deletes no call that has not ended; a model that inherits from calls has Django read them one by one.
     "deleted": {"refusals": [True] * 4, "is_gone": True},

@@ -2,9 +2,13 @@
 
 import pytest
 from django.apps import apps
+from django.db.models.functions import Now
 from django.test import Client
 
-from dispatcher.ojs.models import Workflow
+from dispatcher.celery import periodic
+from dispatcher.models import CallQueue
+from dispatcher.ojs.cron import FIRE
+from dispatcher.ojs.models import Cron, Workflow
 from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db, pytest.mark.django]
@@ -27,10 +31,12 @@ def test_a_subscription_is_made(api: Api) -> None:
     assert api.post("/webhooks/subscriptions", wanted, status=201)
 
 
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_crons_are_refused_with_the_remedy(api: Api, method: str) -> None:
-    wanted = {"name": "n", "cron": "0 9 * * *", "job_template": {"type": "a", "args": []}}
-    refused = api.ask(method, "/cron", wanted if method == "POST" else None, status=422)
-    assert refused["error"]["code"] == "unsupported"
-    assert 'add "django_celery_beat" to INSTALLED_APPS' in refused["error"]["message"]
-    assert Client().get("/ojs/manifest").json()["capabilities"]["cron_jobs"] is False
+def test_a_cron_fires_when_its_time_has_come(api: Api) -> None:
+    api.post("/cron", {"name": "n", "cron": "0 9 * * *", "job_template": {"type": "a", "args": []}}, status=201)
+    assert Client().get("/ojs/manifest").json()["capabilities"]["cron_jobs"] is True
+    assert periodic.run(FIRE) == 0
+    Cron.objects.update(next_run_at=Now())
+    assert periodic.run(FIRE) == 1
+    assert periodic.run(FIRE) == 0
+    assert CallQueue.objects.get().task == "a"
+    assert api.get("/cron/n")["cron"]["run_count"] == 1

@@ -99,6 +99,35 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="Cron",
+            fields=[
+                ("name", models.CharField(max_length=190, primary_key=True, serialize=False)),
+                ("expression", models.CharField(help_text="Five fields, or a word such as @daily.", max_length=255)),
+                ("timezone", models.CharField(max_length=63)),
+                (
+                    "overlap",
+                    models.CharField(
+                        default="skip",
+                        help_text="While its previous call runs: skip, allow, cancel_previous, enqueue.",
+                        max_length=16,
+                    ),
+                ),
+                ("is_enabled", models.BooleanField(default=True, verbose_name="enabled")),
+                ("job", models.JSONField(help_text="The call as its sender gave it, for display.")),
+                ("call", models.JSONField(help_text="The call as it is sent.")),
+                (
+                    "created_at",
+                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                ),
+                ("last_run_at", models.DateTimeField(null=True)),
+                (
+                    "next_run_at",
+                    models.DateTimeField(help_text="None while it is disabled, or if its time never comes.", null=True),
+                ),
+                ("runs", models.PositiveIntegerField(default=0)),
+            ],
+        ),
+        migrations.CreateModel(
             name="Pool",
             fields=[
                 ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),

@@ -27,16 +27,9 @@ from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields
 from dispatcher.ojs.responses import ItemsReply, replies
 from dispatcher.ojs.views import queues
-from dispatcher.ojs.views.dead_letters import (
-    delete_dead_letter,
-    find_dead_letter,
-    find_page,
-    retry_dead_letter,
-)
-from dispatcher.ojs.views.jobs import cancel_job, find, find_for
+from dispatcher.ojs.views.jobs import find
 from dispatcher.ojs.views.rate_limits import store
 from dispatcher.ojs.wire import (
-    MEDIA_TYPE,
     conflict,
     format_time,
     invalid,
@@ -168,18 +161,6 @@ def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
     return json_response(without_nulls({**body, **more}))
 
 
-@router.get("/admin/jobs/{job_id}", response=replies(), summary="A job")
-def job(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Show a job."""
-    return json_response(write_job(find_for(request, "read", job_id)))
-
-
-@router.post("/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job", auth=ADMIN)
-def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Cancel a job."""
-    return json_response(write_job(cancel_job(find(job_id))))
-
-
 @router.post("/admin/jobs/{job_id}/retry", response=replies(), summary="Retry an ended job", auth=ADMIN)
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make an ended job wait again, from attempt 0."""
@@ -224,28 +205,6 @@ def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse
     if not pull_workers.set_directive(worker_id, directive):
         raise missing("worker", worker_id)
     return json_response(_workers([_find(worker_id)])[0])
-
-
-@router.get("/admin/dead-letter", response=replies(ItemsReply), summary="List the dead letters", auth=READ)
-def dead_letters(request: HttpRequest) -> HttpResponse:
-    """List the dead letters."""
-    found = find_page(request, default=20)
-    return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
-
-
-@router.post("/admin/dead-letter/{job_id}/retry", response=replies(), summary="Retry a dead letter")
-def retry_letter(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Make a dead letter wait again."""
-    access = access_of(request)
-    access.require("admin")
-    return json_response(retry_dead_letter(access, find_dead_letter(job_id)))
-
-
-@router.delete("/admin/dead-letter/{job_id}", response=replies(None, 204), summary="Delete a dead letter", auth=ADMIN)
-def delete_letter(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Delete a dead letter permanently."""
-    delete_dead_letter(find_dead_letter(job_id))
-    return HttpResponse(status=204, content_type=MEDIA_TYPE)
 
 
 def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:

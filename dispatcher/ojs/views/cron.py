@@ -7,8 +7,9 @@ from ninja import Router
 from pydantic import ValidationError
 
 from dispatcher.ojs.api import ADMIN, READ, access_of
-from dispatcher.ojs.cron import Cron, delete_cron, list_crons, register_cron, set_cron_enabled
+from dispatcher.ojs.cron import delete_cron, list_crons, register_cron, set_cron_enabled
 from dispatcher.ojs.job import read_job
+from dispatcher.ojs.models import Cron
 from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
 from dispatcher.ojs.responses import replies

@@ -1,6 +1,6 @@
 """Dead letters: jobs that are out of attempts and asked to be kept (ojs-dead-letter)."""
 
-from typing import Any, Final
+from typing import Final
 
 from django.db.models import Count, Max, Min, Q, QuerySet, TextField, Value
 from django.db.models.fields.json import KT
@@ -12,12 +12,11 @@ from dispatcher import api, sql
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue
 from dispatcher.ojs.api import ADMIN, READ, access_of
-from dispatcher.ojs.auth import Access
 from dispatcher.ojs.job import write_job
-from dispatcher.ojs.pagination import Page, paginate, window
+from dispatcher.ojs.pagination import paginate, window
 from dispatcher.ojs.permissions import visible_job
-from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsReply, replies
-from dispatcher.ojs.wire import format_time, json_response, parse_id, the_one
+from dispatcher.ojs.responses import ItemsReply, JobOrSummaryReply, JobReply, JobsReply, replies
+from dispatcher.ojs.wire import MEDIA_TYPE, format_time, is_admins, job_body, json_response, parse_id, the_one
 from dispatcher.states import Reason, State
 
 router = Router(tags=["dead letters"])
@@ -25,11 +24,21 @@ router = Router(tags=["dead letters"])
 _ORDER: Final = ("-finished_at", "-id")
 
 
+@router.get(
+    "/admin/dead-letter",
+    response=replies(ItemsReply),
+    summary="List the dead letters",
+    auth=READ,
+    operation_id="admin_dead_letters",
+)
 @router.get("/dead-letter", response=replies(JobsReply), summary="List the dead letters", auth=READ)
 def letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters, latest first; `queue` and `type` filter them."""
-    found = find_page(request)
-    return json_response({"jobs": [write_job(call) for call in found.rows], "pagination": found.pagination})
+    named = {"queue": request.GET.get("queue"), "task": request.GET.get("type")}
+    rows = _dead().filter(**{field: value for field, value in named.items() if value})
+    found = paginate(request, rows, order=_ORDER, among=_discarded(), default=20 if is_admins(request) else 50)
+    name = "items" if is_admins(request) else "jobs"
+    return json_response({name: [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
 @router.get("/dead-letter/stats", response=replies(), summary="Count the dead letters", auth=READ)
@@ -41,8 +50,21 @@ def letters(request: HttpRequest) -> HttpResponse:
     operation_id="admin_dead_letter_stats",
 )
 def stats(request: HttpRequest) -> HttpResponse:
-    """Count the dead letters."""
-    return json_response(count_dead_letters())
+    """Count the dead letters among the latest ROW_LIMIT discarded jobs, by queue and by error type."""
+    looked_through = window(_dead(), _ORDER, _discarded())
+    letters = looked_through.rows.order_by()
+    by_queue = _counts(letters.values_list("queue"))
+    by_type = _counts(letters.values_list(Coalesce(KT("error__type"), Value("None", output_field=TextField()))))
+    times = letters.aggregate(oldest=Min("finished_at"), newest=Max("finished_at"))
+    counts = {
+        "total": sum(by_queue.values()),
+        "total_is_exact": looked_through.last is None,
+        "by_queue": by_queue,
+        "by_error_type": by_type,
+        "oldest_at": format_time(times["oldest"]),
+        "newest_at": format_time(times["newest"]),
+    }
+    return json_response(counts)
 
 
 @router.get("/dead-letter/{job_id}", response=replies(JobReply), summary="Show a dead letter")
@@ -53,65 +75,43 @@ def letter(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response({"job": write_job(call)})
 
 
+@router.post(
+    "/admin/dead-letter/{job_id}/retry",
+    response=replies(),
+    summary="Retry a dead letter",
+    auth=ADMIN,
+    operation_id="admin_retry_dead_letter",
+)
 @router.post("/dead-letter/{job_id}/retry", response=replies(JobOrSummaryReply), summary="Retry a dead letter")
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make a dead letter wait again, from attempt 0; its errors are kept."""
-    call = find_dead_letter(job_id)
-    access = access_of(request)
+    call, access = find_dead_letter(job_id), access_of(request)
     access.require("send", call.queue)
-    return json_response({"job": retry_dead_letter(access, call)})
+    api.retry([call.id])
+    call.refresh_from_db()
+    job = {**visible_job(access, call), "re_enqueued_at": format_time(sql.now())}
+    return json_response(job_body(request, job))
 
 
+@router.delete(
+    "/admin/dead-letter/{job_id}",
+    response=replies(None, 204),
+    summary="Delete a dead letter",
+    auth=ADMIN,
+    operation_id="admin_delete_dead_letter",
+)
 @router.delete("/dead-letter/{job_id}", response=replies(), summary="Delete a dead letter", auth=ADMIN)
 def delete(request: HttpRequest, job_id: str) -> HttpResponse:
     """Delete a dead letter permanently."""
-    call = find_dead_letter(job_id)
-    delete_dead_letter(call)
+    _dead().filter(id=find_dead_letter(job_id).id).delete()
+    if is_admins(request):
+        return HttpResponse(status=204, content_type=MEDIA_TYPE)
     return json_response({"deleted": True, "job_id": job_id})
-
-
-def find_page(request: HttpRequest, *, default: int = 50) -> Page:
-    """Return the requested page of dead letters. Raises Problem."""
-    found = _dead()
-    if queue := request.GET.get("queue"):
-        found = found.filter(queue=queue)
-    if kind := request.GET.get("type"):
-        found = found.filter(task=kind)
-    return paginate(request, found, order=_ORDER, among=_discarded(), default=default)
 
 
 def find_dead_letter(job_id: str) -> CallQueue:
     """Return a dead letter. Raises Problem if it does not exist."""
     return the_one(_dead().filter(id=parse_id("dead_letter_job", job_id)), "dead_letter_job", job_id)
-
-
-def retry_dead_letter(access: Access, call: CallQueue) -> dict[str, Any]:
-    """Make a dead letter wait again, and return it as JSON."""
-    api.retry([call.id])
-    call.refresh_from_db()
-    return {**visible_job(access, call), "re_enqueued_at": format_time(sql.now())}
-
-
-def delete_dead_letter(call: CallQueue) -> None:
-    """Delete a dead letter."""
-    _dead().filter(id=call.id).delete()
-
-
-def count_dead_letters() -> dict[str, Any]:
-    """Count the dead letters among the latest ROW_LIMIT discarded jobs, by queue and by error type."""
-    looked_through = window(_dead(), _ORDER, _discarded())
-    letters = looked_through.rows.order_by()
-    by_queue = _counts(letters.values_list("queue"))
-    by_type = _counts(letters.values_list(Coalesce(KT("error__type"), Value("None", output_field=TextField()))))
-    times = letters.aggregate(oldest=Min("finished_at"), newest=Max("finished_at"))
-    return {
-        "total": sum(by_queue.values()),
-        "total_is_exact": looked_through.last is None,
-        "by_queue": by_queue,
-        "by_error_type": by_type,
-        "oldest_at": format_time(times["oldest"]),
-        "newest_at": format_time(times["newest"]),
-    }
 
 
 def _counts(rows: QuerySet[CallQueue, tuple[str]]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from dispatcher import api, sql
 from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
 from dispatcher.ojs import jobs, worker_reports
-from dispatcher.ojs.api import access_of
+from dispatcher.ojs.api import ADMIN, access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import Enqueued, EnqueueRequest, enqueue, ojs_state
 from dispatcher.ojs.job import MAX_META_BYTES, json_size, read_job, write_job
@@ -25,7 +25,7 @@ from dispatcher.ojs.permissions import require_send, visible_job, with_sender
 from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
 from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsOrSummariesReply, replies
 from dispatcher.ojs.views.workers import proof, rejected
-from dispatcher.ojs.wire import Problem, conflict, format_time, invalid, json_response, missing, parse_id
+from dispatcher.ojs.wire import Problem, conflict, format_time, invalid, job_body, json_response, missing, parse_id
 from dispatcher.states import OnFull, State
 
 router = Router(tags=["jobs"])
@@ -58,18 +58,22 @@ def enqueue_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
     return json_response({"jobs": [_render(access, each) for each in enqueued], "count": len(enqueued)}, 201)
 
 
+@router.get("/admin/jobs/{job_id}", response=replies(), summary="A job", operation_id="admin_job")
 @router.get("/jobs/{job_id}", response=replies(JobReply), summary="INFO")
 def info(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a job."""
-    return json_response({"job": write_job(find_for(request, "read", job_id))})
+    return json_response(job_body(request, write_job(find_for(request, "read", job_id))))
 
 
+@router.post(
+    "/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job", auth=ADMIN, operation_id="admin_cancel"
+)
 @router.delete("/jobs/{job_id}", response=replies(JobOrSummaryReply), summary="CANCEL")
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
     """Cancel a job, also one that a worker has fetched."""
     call = find_for(request, "send", job_id)
     cancelled = visible_job(access_of(request), cancel_job(call))
-    return json_response({"job": {**cancelled, "previous_state": ojs_state(call.state)}})
+    return json_response(job_body(request, {**cancelled, "previous_state": ojs_state(call.state)}))
 
 
 @router.post("/jobs/{job_id}/activate", response=replies(JobOrSummaryReply), summary="ACTIVATE")

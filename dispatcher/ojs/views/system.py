@@ -15,7 +15,6 @@ from ninja import Router
 from dispatcher import event_log, sql
 from dispatcher.conf import conf
 from dispatcher.ojs.api import api
-from dispatcher.ojs.cron import can_store
 from dispatcher.ojs.job import MAX_META_BYTES
 from dispatcher.ojs.responses import Reply, replies
 from dispatcher.ojs.wire import HINTS, VERSION, json_response
@@ -26,6 +25,7 @@ _started = monotonic()
 
 CAPABILITIES = {
     "batch_enqueue": True,
+    "cron_jobs": True,
     "dead_letter": True,
     "delayed_jobs": True,
     "job_ttl": True,
@@ -62,7 +62,7 @@ def manifest(request: HttpRequest) -> HttpResponse:
             "conformance_level": 2,
             "protocols": ["http"],
             "backend": "postgres",
-            "capabilities": {**CAPABILITIES, "cron_jobs": can_store()},
+            "capabilities": CAPABILITIES,
             "extensions": [*EXTENSIONS, *(EVENT_LOG_EXTENSIONS if event_log.is_kept() else [])],
             "payload_limits": payload_limits,
             "rate_limiting": {"window": "sliding", "max_overcount_percent": 1},
