@@ -21,9 +21,7 @@ _LONGEST_PAUSE_S = 0.5
 """How long an end that another transaction keeps from being recorded waits before it is brought again."""
 
 
-def record(
-    ends: Sequence[Ended], *, queue: str | None = None, patience: timedelta | None = timedelta(0)
-) -> set[UUID]:
+def record(ends: Sequence[Ended], *, queue: str | None = None, patience: timedelta | None = timedelta(0)) -> set[UUID]:
     """Record how attempts ended, each if its ticket and claim still hold the call; return the calls whose ends were.
 
     queue: whose calls a process is free for now: more of them go. What has room is published after the commit.
