@@ -1128,5 +1128,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("42f93be9"),
+        InstallFunctions("05bf90e1"),
     ]
