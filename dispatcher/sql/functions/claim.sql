@@ -30,7 +30,9 @@ BEGIN
     SELECT array_agg(slot.key_id), array_agg(slot.cost) INTO v_ids, v_costs
       FROM dispatcher_slot AS slot WHERE slot.call_id = p_call AND slot.key_id IS NOT NULL;
     PERFORM FROM dispatcher_ratelimitkey AS key
-      WHERE key.id = ANY (v_ids) AND (@counts(key) OR @is_member(key.name, key.is_group))
+      WHERE key.id = ANY (v_ids)
+        AND (@counts(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
+             OR @is_member(key.name, key.is_group))
       ORDER BY key.id
         FOR NO KEY UPDATE;
   EXCEPTION WHEN lock_not_available THEN

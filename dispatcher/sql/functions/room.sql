@@ -53,7 +53,7 @@ SELECT key.id,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
        key.is_group,
-       @counts(key),
+       @counts(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
        (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
        key.name::text, force.concurrency, force.per_worker, key.fair_by::text
   FROM dispatcher_ratelimitkey AS key
