@@ -5,10 +5,11 @@ Models import this module, and `dispatcher.api` imports models; so a method impo
 
 from collections.abc import Callable, Iterable
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import models
 
+from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallNotEnded, PolicyInvalid
 from dispatcher.request import Call
 from dispatcher.states import IN_FLIGHT, TERMINAL, Reason, State
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from dispatcher.models import CallQueue, RateLimitKey
 
 P = ParamSpec("P")
+M = TypeVar("M", bound=models.Model)
+
+
+class Manager(models.Manager[M]):
+    """Rows in the database that DISPATCHER["database"] names, whatever routers a project has."""
+
+    def get_queryset(self) -> models.QuerySet[M]:
+        """Return the rows of that database; `using` chooses another one."""
+        rows = super().get_queryset()
+        return rows if self._db else rows.using(conf().database)
 
 
 class CallQuerySet(models.QuerySet["CallQueue"]):
@@ -97,7 +108,7 @@ def _send(make: Callable[P, Call]) -> Callable[Concatenate["CallQueueManager", P
     return send
 
 
-_Calls = models.Manager.from_queryset(CallQuerySet)
+_Calls = Manager.from_queryset(CallQuerySet)
 
 
 class CallQueueManager(_Calls["CallQueue"]):
@@ -117,7 +128,7 @@ class CallQueueManager(_Calls["CallQueue"]):
         return api.send_many(list(calls))
 
 
-class RateLimitKeyManager(models.Manager["RateLimitKey"]):
+class RateLimitKeyManager(Manager["RateLimitKey"]):
     """RateLimitKey.objects: declare keys."""
 
     @only_named(PolicyInvalid, {})

@@ -4,8 +4,10 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
+from dispatcher.models.record import Record
 
-class Worker(models.Model):
+
+class Worker(Record):
     """A Celery worker, registered and kept alive by its heartbeats."""
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -28,7 +30,7 @@ class Worker(models.Model):
         return f"{self.name} ({self.pid})"
 
 
-class Feed(models.Model):
+class Feed(Record):
     """A process of a Celery worker that takes calls of direct queues, or a fetch that waits over HTTP."""
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -40,7 +42,7 @@ class Feed(models.Model):
         return f"{self.id}"
 
 
-class LeaseCheck(models.Model):
+class LeaseCheck(Record):
     """When recovery last checked the leases, and since when it has done so without a gap; one row.
 
     In a gap the database may have been unavailable to heartbeats, too, so an expired lease proves nothing.
@@ -53,7 +55,7 @@ class LeaseCheck(models.Model):
         return f"{self.checked_at}"
 
 
-class ResultCursor(models.Model):
+class ResultCursor(Record):
     """The last call whose result was copied to Celery's result backend after it ended in the database; one row."""
 
     finished_at = models.DateTimeField()
@@ -63,7 +65,7 @@ class ResultCursor(models.Model):
         return f"{self.finished_at}"
 
 
-class PeriodicRun(models.Model):
+class PeriodicRun(Record):
     """When a periodic task of the dispenser last started; one row per task, written every few seconds at most."""
 
     name = models.CharField(max_length=64, primary_key=True, help_text="The task, such as dispatcher.tick.")

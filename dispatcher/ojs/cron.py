@@ -174,7 +174,7 @@ def fire_cron(name: str) -> str | None:
 
 
 def _is_paused(queue: str) -> bool:
-    return RateLimitKey.objects.using(conf().database).filter(name=f"queue:{queue}", is_paused=True).exists()
+    return RateLimitKey.objects.filter(name=f"queue:{queue}", is_paused=True).exists()
 
 
 def _note_skipped(name: str, stored: Mapping[str, Any], why: Mapping[str, str]) -> None:

@@ -29,7 +29,7 @@ def delete_workflows(*, now: datetime | None = None) -> int:
     if None in retentions:
         return 0
     params = {"retention": longest, "most": _WORKFLOWS, "now": now}
-    whole = Workflow.objects.using(settings.database).filter(parent=None)
+    whole = Workflow.objects.filter(parent=None)
     old = retention.Old(rows=whole, field="ended_at", statement="delete_workflows", params=params)
     return retention.delete_and_report(old, settings.cleanup_budget, "workflows")
 

@@ -7,7 +7,6 @@ from celery import shared_task
 
 from dispatcher.celery import periodic
 from dispatcher.celery.periodic import Extra
-from dispatcher.conf import conf
 from dispatcher.ojs.cron import CRON_TASK, fire_cron
 from dispatcher.ojs.models import Subscription, Workflow
 from dispatcher.tasks import QUIET
@@ -55,11 +54,11 @@ def _deliver() -> int:
 
 
 def _runs_workflows() -> bool:
-    return Workflow.objects.using(conf().database).filter(state="running").exists()
+    return Workflow.objects.filter(state="running").exists()
 
 
 def _has_subscriptions() -> bool:
-    return Subscription.objects.using(conf().database).filter(is_active=True).exists()
+    return Subscription.objects.filter(is_active=True).exists()
 
 
 periodic.register(ADVANCE, Extra(every=timedelta(seconds=1), run=_advance, is_needed=_runs_workflows))

@@ -48,7 +48,7 @@ def delete_ended(*, now: datetime | None = None) -> int:
         if retention is None or monotonic() >= stop_at:
             continue
         params = {"state": state, "retention": retention, "most": _BATCH, "now": now}
-        ended = CallQueue.objects.using(settings.database).filter(state=state)
+        ended = CallQueue.objects.filter(state=state)
         old = Old(rows=ended, field="finished_at", statement="delete_ended", params=params)
         deleted += _delete_old(old, stop_at, kept)
     references.report(kept, "calls")

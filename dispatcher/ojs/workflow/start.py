@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from dispatcher import sql
-from dispatcher.conf import conf
 from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Part, Workflow
@@ -20,12 +19,12 @@ def start_parts(following: Iterable[NextPart]) -> None:
     All are written together: a plan of hundreds of workflows costs little more than its jobs.
     """
     laid = list(_lay_out(following))
-    Workflow.objects.using(conf().database).bulk_create(part.child for _, part in laid if part.child is not None)
+    Workflow.objects.bulk_create(part.child for _, part in laid if part.child is not None)
     jobs = [(part, enqueue_request(each)) for each, part in laid if part.child is None]
     for run in _runs(jobs):
         for (part, _), result in zip(run, enqueue([job for _, job in run]), strict=True):
             part.call = result.call.id
-    Part.objects.using(conf().database).bulk_create(part for _, part in laid)
+    Part.objects.bulk_create(part for _, part in laid)
     sent = [part.call for part, _ in jobs if part.call]
     sql.change("mark_awaited", {"calls": sent})
 
