@@ -8,7 +8,6 @@ from uuid import UUID
 
 from dispatcher import groups, sql, validate
 from dispatcher import lanes as lanes_of
-from dispatcher.conf import conf
 from dispatcher.engine import compose, dispenser, fetched, sent
 from dispatcher.errors import KeyNotFound
 from dispatcher.groups import any_of
@@ -64,7 +63,7 @@ def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
     One that a template has made is kept from now on, even if it is unused. any_of(pattern) declares a group.
     """
     policies = {groups.key_name(name): Policy.parse(limits)}
-    keys = RateLimitKey.objects.using(conf().database).filter(name=name)
+    keys = RateLimitKey.objects.filter(name=name)
     # First, so that it is not removed meanwhile.
     if not keys.filter(is_from_template=True).update(is_from_template=False):
         mixture.check_policy(name, policies[name])

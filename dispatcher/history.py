@@ -9,7 +9,6 @@ from typing import Any, Final
 from django.db.models import Q
 
 from dispatcher import sql
-from dispatcher.conf import conf
 from dispatcher.limits.durations import format_duration
 from dispatcher.models import KeyChange, RateLimitKey
 
@@ -61,12 +60,12 @@ def recorded(verb: str, by: By, *, names: Collection[str] = (), keys: Collection
             for name in before
             if (changed := [field for field in _FIELDS if before[name][field] != after[name][field]])
         ]
-        KeyChange.objects.using(conf().database).bulk_create(changes)
+        KeyChange.objects.bulk_create(changes)
 
 
 def _states(names: Collection[str], keys: Collection[int]) -> dict[str, dict[str, Any]]:
     """Return how keys stand, by their names."""
-    named = RateLimitKey.objects.using(conf().database).filter(Q(name__in=names) | Q(id__in=keys))
+    named = RateLimitKey.objects.filter(Q(name__in=names) | Q(id__in=keys))
     rows = named.values("name", *_FIELDS)
     return {row["name"]: {field: _as_json(row[field]) for field in _FIELDS} for row in rows}
 

@@ -3,19 +3,32 @@
 Models import this module, and `dispatcher.api` imports models; so a method imports it when it is called.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from inspect import signature
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from django.db import models
 
+from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid, CallNotEnded, PolicyInvalid
-from dispatcher.request import REMEDIES, Call
-from dispatcher.states import IN_FLIGHT, TERMINAL, OnLimit, Reason, State
+from dispatcher.request import Call
+from dispatcher.states import IN_FLIGHT, TERMINAL, Reason, State
 from dispatcher.validate import only_named
 
 if TYPE_CHECKING:
     from dispatcher.models import CallQueue, RateLimitKey
+
+P = ParamSpec("P")
+M = TypeVar("M", bound=models.Model)
+
+
+class Manager(models.Manager[M]):
+    """Rows in the database that DISPATCHER["database"] names, whatever routers a project has."""
+
+    def get_queryset(self) -> models.QuerySet[M]:
+        """Return the rows of that database; `using` chooses another one."""
+        rows = super().get_queryset()
+        return rows if self._db else rows.using(conf().database)
 
 
 class CallQuerySet(models.QuerySet["CallQueue"]):
@@ -71,33 +84,13 @@ def check_has_ended(call: "models.QuerySet[CallQueue]") -> None:
         raise CallNotEnded(str(row[0]), row[1])
 
 
-_Calls = models.Manager.from_queryset(CallQuerySet)
+def _send(make: Callable[P, Call]) -> Callable[Concatenate["CallQueueManager", P], "CallQueue"]:
+    """Return the method that takes the fields of a call as `make` does, with its signature."""
 
-
-class CallQueueManager(_Calls["CallQueue"]):
-    """CallQueue.objects: send calls, and the filters of CallQuerySet."""
-
-    @only_named(CallInvalid, REMEDIES)
-    def send(
-        self,
-        task: Any = None,
-        *,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        call_data: Mapping[str, Any] | None = None,
-        keys: Sequence[str] | Mapping[str, int] | None = None,
-        rate_limit: Mapping[str, Any] | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        scheduled_at: datetime | None = None,
-        expires_at: datetime | None = None,
-        on_limit: OnLimit | str | None = None,
-        retry: Mapping[str, Any] | None = None,
-        meta: Mapping[str, Any] | None = None,
-        headers: Mapping[str, Any] | None = None,
-    ) -> "CallQueue":
+    def send(manager: "CallQueueManager", /, *task: P.args, **fields: P.kwargs) -> "CallQueue":  # noqa: ARG001 -- a method
         """Write one call in the caller's transaction, and return it saved; after the commit it goes as limits allow.
 
+        It takes the fields of a `Call`, by their names.
         task: a Celery task, its name or a signature; leave it out if `call_data` ({"method", "params"}) is given.
         keys: the names of the keys that it spends, or {name: cost}; every one must exist (see UnknownKey).
         rate_limit: an Open Job Spec policy {"key", "concurrency", "rate", "throttle", "on_limit"}; makes a new key.
@@ -109,23 +102,19 @@ class CallQueueManager(_Calls["CallQueue"]):
         """
         from dispatcher import api  # noqa: PLC0415 -- it imports the models, which import this module
 
-        call = Call(
-            task=task,
-            args=args,
-            kwargs=kwargs,
-            call_data=call_data,
-            keys=keys,
-            rate_limit=rate_limit,
-            queue=queue,
-            priority=priority,
-            scheduled_at=scheduled_at,
-            expires_at=expires_at,
-            on_limit=on_limit,
-            retry=retry,
-            meta=meta,
-            headers=headers,
-        )
-        return api.send(call)
+        return api.send(make(*task, **fields))
+
+    send.__signature__ = signature(Call.__init__)  # type: ignore[attr-defined]
+    return send
+
+
+_Calls = Manager.from_queryset(CallQuerySet)
+
+
+class CallQueueManager(_Calls["CallQueue"]):
+    """CallQueue.objects: send calls, and the filters of CallQuerySet."""
+
+    send = _send(Call)
 
     def send_many(self, calls: Iterable[Call]) -> "list[CallQueue]":
         """Write many calls at once, all or none, and return them saved in the order given.
@@ -139,7 +128,7 @@ class CallQueueManager(_Calls["CallQueue"]):
         return api.send_many(list(calls))
 
 
-class RateLimitKeyManager(models.Manager["RateLimitKey"]):
+class RateLimitKeyManager(Manager["RateLimitKey"]):
     """RateLimitKey.objects: declare keys."""
 
     @only_named(PolicyInvalid, {})

@@ -17,7 +17,6 @@ from celery import Celery, current_app, states
 from django.db import connections
 
 from dispatcher import sql
-from dispatcher.conf import conf
 from dispatcher.errors import WorkerLost
 from dispatcher.models import ResultCursor
 from dispatcher.states import Reason, State
@@ -97,7 +96,7 @@ def _report_as(app: Celery) -> None:
 def _next() -> list[_Ended]:
     """Return the calls whose results are stored next; those that ended before the first round are not."""
     (settled_at,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN, "tables": ["dispatcher_callqueue"]})
-    rows = ResultCursor.objects.using(conf().database)
+    rows = ResultCursor.objects
     cursor, is_new = rows.get_or_create(id=1, defaults={"finished_at": settled_at, "call_id": _FIRST_ID})
     if is_new:
         return []
@@ -112,7 +111,7 @@ def _next() -> list[_Ended]:
 
 
 def _advance(finished_at: datetime, call_id: UUID) -> None:
-    rows = ResultCursor.objects.using(conf().database).filter(id=1, finished_at__lte=finished_at)
+    rows = ResultCursor.objects.filter(id=1, finished_at__lte=finished_at)
     rows.update(finished_at=finished_at, call_id=call_id)
 
 

@@ -235,9 +235,9 @@ def fail_and_change(ended: Ended, changes: Changes, *, queue: str | None = None)
 
 def _open_lane(call_id: UUID, changes: Changes) -> None:
     """Make the lane that a call moves to, for the same keys, if it does not exist."""
-    calls = CallQueue.objects.using(conf().database).filter(id=call_id)
-    for lane in Lane.objects.using(conf().database).filter(id__in=calls.values("lane_id")):
-        names = RateLimitKey.objects.using(conf().database).filter(id__in=lane.key_ids).values_list("name", flat=True)
+    calls = CallQueue.objects.filter(id=call_id)
+    for lane in Lane.objects.filter(id__in=calls.values("lane_id")):
+        names = RateLimitKey.objects.filter(id__in=lane.key_ids).values_list("name", flat=True)
         kind = lanes.Kind(
             queue=changes.queue if changes.queue is not None else lane.queue,
             priority=changes.priority if changes.priority is not None else lane.priority,
@@ -265,7 +265,7 @@ class _Spent:
 
 
 def _spent_by(call_id: UUID) -> _Spent:
-    held = Slot.objects.using(conf().database).filter(call=call_id, key__isnull=False, key__is_group=False)
+    held = Slot.objects.filter(call=call_id, key__isnull=False, key__is_group=False)
     rows = list(held.values_list("key_id", "key__name", "call__chosen_keys"))
     chosen = {name for _, _, keys in rows for name in (keys or {}).values()}
     return _Spent(names={key: name for key, name, _ in rows}, chosen=frozenset(chosen))
@@ -302,11 +302,7 @@ def stop(
 
 def _key_to_block(named: str | None, spent: _Spent) -> str | None:
     """Return the key that a task names; None for those of the call: also where the named one does not exist."""
-    if (
-        named is None
-        or named in spent.names.values()
-        or RateLimitKey.objects.using(conf().database).filter(name=named).exists()
-    ):
+    if named is None or named in spent.names.values() or RateLimitKey.objects.filter(name=named).exists():
         return named
     logger.warning(
         "RateLimited names the key %r, which does not exist; the call's own keys are blocked instead: %s",

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
-from dispatcher.conf import conf
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import claim, run
 from dispatcher.models import CallQueue
@@ -36,4 +35,4 @@ def _execute(this: attempt.Attempt, task: Callable[[], Any]) -> run.Outcome | cl
 
 def is_held(call_id: UUID, ticket: UUID) -> bool:
     """Return whether this ticket still holds its call."""
-    return CallQueue.objects.using(conf().database).filter(id=call_id, ticket=ticket).exists()
+    return CallQueue.objects.filter(id=call_id, ticket=ticket).exists()

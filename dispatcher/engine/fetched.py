@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 from celery import current_app
 
-from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Queue
 from dispatcher.states import Delivery, State
 
@@ -22,7 +21,7 @@ def report(sent: Iterable[CallQueue]) -> None:
     if not new:
         return
     _seen.update(new)
-    fetched = Queue.objects.using(conf().database).filter(name__in={queue for _, queue in new}, delivery=Delivery.HTTP)
+    fetched = Queue.objects.filter(name__in={queue for _, queue in new}, delivery=Delivery.HTTP)
     names = set(fetched.values_list("name", flat=True))
     for task, queue in sorted(new):
         if queue in names:

@@ -10,7 +10,6 @@ from datetime import datetime
 from uuid import UUID
 
 from dispatcher import ending, sql
-from dispatcher.conf import conf
 from dispatcher.engine import dispenser, ends
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import finish, heartbeat, recover
@@ -52,7 +51,7 @@ def _requeue(lost: Lost, *, now: datetime | None) -> bool:
 
 
 def _failed(lost: Lost, error: BaseException, *, is_crash: bool) -> Ended | None:
-    calls = CallQueue.objects.using(conf().database).filter(id=lost.call_id, ticket=lost.ticket)
+    calls = CallQueue.objects.filter(id=lost.call_id, ticket=lost.ticket)
     row = calls.values("attempt", "retry", "crashes", "is_revoked").first()
     if row is None:
         return None

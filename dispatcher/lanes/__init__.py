@@ -145,7 +145,7 @@ def member_policies(group: str) -> list[Policy]:
 
 
 def _members(group: str) -> QuerySet[RateLimitKey]:
-    return RateLimitKey.objects.using(conf().database).filter(name__startswith=group[:-1], is_group=False)
+    return RateLimitKey.objects.filter(name__startswith=group[:-1], is_group=False)
 
 
 def _declared_members(group: str) -> list[str]:
@@ -179,7 +179,7 @@ def missing_keys(kinds: Iterable[Kind], given: Mapping[str, Policy]) -> dict[str
 
 def known_names() -> list[str]:
     """Return the names of the keys that exist, 10,000 at the most, and of those that the settings make."""
-    names = RateLimitKey.objects.using(conf().database).order_by("name").values_list("name", flat=True)
+    names = RateLimitKey.objects.order_by("name").values_list("name", flat=True)
     return [*conf().keys, *names[:_MOST_NAMES]]
 
 

@@ -78,7 +78,7 @@ def is_recorded(ended: Ended) -> bool:
     """
     state = ended.ending.state
     states = [state] if state in TERMINAL else [state, *_GOES_ON]
-    calls = CallQueue.objects.using(conf().database).filter(id=ended.call_id, claim=ended.claim_id, state__in=states)
+    calls = CallQueue.objects.filter(id=ended.call_id, claim=ended.claim_id, state__in=states)
     return ended.claim_id is not None and calls.exclude(ticket=ended.ticket).exists()
 
 

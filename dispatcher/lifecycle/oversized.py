@@ -7,7 +7,6 @@ from time import monotonic
 from typing import Any
 
 from dispatcher import lanes, sql
-from dispatcher.conf import conf
 from dispatcher.errors import KeyNotFound
 from dispatcher.limits.policy import Policy, stored
 from dispatcher.models import RateLimitKey
@@ -57,7 +56,7 @@ def count(name: str, limits: Mapping[str, Any], *, keeps_others: bool) -> int:
 
     keeps_others: strategies not named are the key's own. Raises PolicyInvalid or KeyNotFound.
     """
-    key = RateLimitKey.objects.using(conf().database).filter(name=name).first()
+    key = RateLimitKey.objects.filter(name=name).first()
     if key is None:
         raise KeyNotFound(name, lanes.known_names())
     policy = Policy.parse({**(stored(key).as_json() if keeps_others else {}), **limits})

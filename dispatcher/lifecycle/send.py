@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import uuid_utils.compat as uuid7
@@ -65,21 +65,16 @@ class Draft:
 
     def as_json(self, kind: int) -> str:
         """Write it for the statement. kind: the number of its kind."""
-        fields = {
-            "kind": kind,
-            "id": str(self.id),
-            "task": self.task,
-            "costs": self.costs,
-            "is_pending": self.is_pending,
-        }
-        for name, at in (("scheduled_at", self.scheduled_at), ("expires_at", self.expires_at)):
-            if at is not None:
-                fields[name] = at.isoformat()
-        for name, after in (("scheduled_in", self.scheduled_in), ("expires_in", self.expires_in)):
-            if after is not None:
-                fields[name] = sql.interval(after)
+        columns = {name: value for name in _COLUMNS if (value := getattr(self, name)) is not None}
         texts = "".join(f',"{name}":{text}' for name, text in self.texts.items())
-        return f"{json.dumps(fields)[:-1]}{texts}}}"
+        return f"{_encoder.encode({'kind': kind, **columns})[:-1]}{texts}}}"
+
+
+_COLUMNS: Final = ("id", "task", "costs", "is_pending", "scheduled_at", "expires_at", "scheduled_in", "expires_in")
+"""What a draft has beside its kind and its texts."""
+_encoder: Final = json.JSONEncoder(
+    default=lambda value: sql.interval(value) if isinstance(value, timedelta) else str(value)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -301,10 +296,8 @@ def _firsts(drafts: Sequence[Draft]) -> list[UUID]:
 
 def _saved(each: Draft, row: Written, placement: Placement | None = None) -> CallQueue:
     """Return the call as it is stored, without a second trip for what is known already."""
-    stored = _defaults() | {
-        "id": row.id,
-        "position": row.position,
-        "lane_id": row.lane_id,
+    stored = _defaults() | vars(row)
+    stored |= {
         "placement": placement.as_json() if placement is not None and row.lane_id is None else None,
         "task": each.task,
         **{name: json.loads(text) for name, text in each.texts.items()},
@@ -312,11 +305,7 @@ def _saved(each: Draft, row: Written, placement: Placement | None = None) -> Cal
         "priority": each.kind.priority,
         "on_limit": each.kind.on_limit,
         "costs": dict(each.costs),
-        "key_costs": row.key_costs,
         "state": State(row.state),
-        "scheduled_at": row.scheduled_at,
-        "expires_at": row.expires_at,
-        "created_at": row.created_at,
         "errors": [],
     }
     return CallQueue.from_db(conf().database, stored, stored.values())

@@ -13,7 +13,6 @@ from django.core.management.base import CommandError, OutputWrapper
 from rich.console import Console
 
 from dispatcher import sql
-from dispatcher.conf import conf
 from dispatcher.models import RateLimitKey
 from dispatcher.sql import faults
 
@@ -45,7 +44,7 @@ def explained(*, returncode: int = 1) -> Callable[[Callable[P, None]], Callable[
 
 def find_key(name: str) -> RateLimitKey:
     """Return a key. Raises CommandError with similar names if it does not exist."""
-    found = RateLimitKey.objects.using(conf().database).filter(name=name).first()
+    found = RateLimitKey.objects.filter(name=name).first()
     if found is None:
         raise unknown_keys([name])
     return found
@@ -53,7 +52,7 @@ def find_key(name: str) -> RateLimitKey:
 
 def unknown_keys(names: Collection[str]) -> CommandError:
     """Return the error that none of these keys exists, with similar names."""
-    known = list(RateLimitKey.objects.using(conf().database).values_list("name", flat=True))
+    known = list(RateLimitKey.objects.values_list("name", flat=True))
     close = {name: " or ".join(get_close_matches(name, known)) for name in names}
     hints = {name: f" Did you mean {words}?" if words else "" for name, words in close.items()}
     return CommandError(" ".join(f"There is no rate limit key {name!r}.{hint}" for name, hint in hints.items()))

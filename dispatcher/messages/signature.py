@@ -1,7 +1,8 @@
 """What a task, a signature and a sender ask of a call's message, read as Celery's `Task.apply_async` reads it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -330,19 +331,20 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _check_text(field: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise CallInvalid(field, f"{value!r} must be a text.")
+def _check(is_valid: Callable[[Any], bool], wanted: str) -> Callable[[str, object], None]:
+    """Return a check of an option. Its error says what is wanted."""
+
+    def check(field: str, value: object) -> None:
+        if not is_valid(value):
+            raise CallInvalid(field, f"{value!r} {wanted}.")
+
+    return check
 
 
-def _check_switch(field: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise CallInvalid(field, f"{value!r} must be True or False.")
-
-
-def _check_seconds(field: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise CallInvalid(field, f"{value!r} must be a number of seconds.")
+def _is_encoded(value: Any) -> bool:
+    with suppress(KeyError, TypeError):
+        return bool(compression.get_encoder(value))
+    return False
 
 
 def _check_priority(field: str, value: object) -> None:
@@ -353,33 +355,23 @@ def _check_serializer(field: str, value: object) -> None:
     if value == "pickle":
         remedy = "set serializer='json' for the task."
         raise CallInvalid(field, f"'pickle' promises objects, and the database holds arguments as JSON only; {remedy}")
-    try:
-        serialization.registry._encoders[value]  # noqa: SLF001 -- kombu has no other way to ask
-    except (KeyError, TypeError):
-        raise CallInvalid(field, f"{value!r} is not registered with kombu.serialization.") from None
+    encoders = serialization.registry._encoders  # noqa: SLF001 -- kombu has no other way to ask
+    if not isinstance(value, str) or value not in encoders:
+        raise CallInvalid(field, f"{value!r} is not registered with kombu.serialization.")
 
 
-def _check_compression(field: str, value: object) -> None:
-    try:
-        compression.get_encoder(value)
-    except (KeyError, TypeError):
-        raise CallInvalid(field, f"{value!r} is not registered with kombu.compression.") from None
-
-
-def _check_delivery_mode(field: str, value: object) -> None:
-    if value not in (1, 2, "transient", "persistent"):
-        raise CallInvalid(field, f"{value!r} must be 1 ('transient') or 2 ('persistent').")
-
-
-def _check_stamps(field: str, value: object) -> None:
-    if not isinstance(value, list | tuple | set) or not all(isinstance(name, str) for name in value):
-        raise CallInvalid(field, f"{value!r} must be a list of names.")
-
-
+_check_seconds: Final = _check(
+    lambda value: not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf,
+    "must be a number of seconds",
+)
+_check_switch: Final = _check(lambda value: isinstance(value, bool), "must be True or False")
+_check_text: Final = _check(lambda value: isinstance(value, str), "must be a text")
 _CHECKS: Final = {
     "argsrepr": _check_text,
-    "compression": _check_compression,
-    "delivery_mode": _check_delivery_mode,
+    "compression": _check(_is_encoded, "is not registered with kombu.compression"),
+    "delivery_mode": _check(
+        lambda value: value in (1, 2, "transient", "persistent"), "must be 1 ('transient') or 2 ('persistent')"
+    ),
     "ignore_result": _check_switch,
     "immediate": _check_switch,
     "kwargsrepr": _check_text,
@@ -391,7 +383,10 @@ _CHECKS: Final = {
     "serializer": _check_serializer,
     "shadow": _check_text,
     "soft_time_limit": _check_seconds,
-    "stamped_headers": _check_stamps,
+    "stamped_headers": _check(
+        lambda value: isinstance(value, list | tuple | set) and all(isinstance(name, str) for name in value),
+        "must be a list of names",
+    ),
     "time_limit": _check_seconds,
 }
 """What a message may be given, and what each must look like."""

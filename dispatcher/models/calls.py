@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 from dispatcher.managers import CallQueueManager, check_has_ended, check_is_sent
 from dispatcher.models.keys import RateLimitKey
 from dispatcher.models.lanes import ON_LIMIT, Lane
+from dispatcher.models.record import Record
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, WAITING, OnLimit, Reason, State
 
 _STATES = [(state.value, state.label) for state in State]
@@ -26,7 +27,7 @@ class NextPosition(Func):
     allowed_default = True
 
 
-class CallQueue(models.Model):
+class CallQueue(Record):
     """One call: a task with its arguments, from the send to its terminal state."""
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
@@ -179,7 +180,7 @@ class CallQueue(models.Model):
             return super().delete(using=using, keep_parents=keep_parents)
 
 
-class Slot(models.Model):
+class Slot(Record):
     """What one call in flight holds of one key; without a key, only that the call is in flight.
 
     It has no foreign keys in the database: one statement writes many slots, under the locks of their call and key, and

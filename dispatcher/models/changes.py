@@ -5,8 +5,10 @@ from typing import ClassVar
 from django.db import models
 from django.db.models.functions import Now
 
+from dispatcher.models.record import Record
 
-class KeyChange(models.Model):
+
+class KeyChange(Record):
     """A change of a key: only the fields that differ, before and after."""
 
     key = models.CharField(max_length=255, help_text="The name, because the record outlives the key.")

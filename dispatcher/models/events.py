@@ -5,8 +5,10 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Q
 
+from dispatcher.models.record import Record
 
-class EventLogEntry(models.Model):
+
+class EventLogEntry(Record):
     """An event of a limit or a queue, which no other row records; written if the event log is enabled."""
 
     kind = models.CharField(max_length=64, help_text="Such as rate_limit.exceeded.")

@@ -7,6 +7,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from dispatcher.managers import RateLimitKeyManager
+from dispatcher.models.record import Record
 from dispatcher.validate import GROUP_PATTERN, STORED_KEY_PATTERN
 
 
@@ -18,7 +19,7 @@ def _is_whole_or_absent(rate: str) -> Q:
     return absent | (present & Q(**{f"{limit}__gte": 1, f"{period}__gt": "0"}))
 
 
-class RateLimitKey(models.Model):
+class RateLimitKey(Record):
     """A budget that calls spend: an account, a tenant, a host, a queue (`queue:<name>`)."""
 
     name = models.CharField(max_length=255, unique=True, help_text="Such as api.stripe.com or tenant:acme.")
@@ -124,7 +125,7 @@ class RateLimitKey(models.Model):
         return self.name
 
 
-class Start(models.Model):
+class Start(Record):
     """What was started of a key: one row a key and trip, with the running total of all costs so far.
 
     Only inserted, and deleted when no window can count it any more, except for the newest of a key. Its table has no
@@ -145,7 +146,7 @@ class Start(models.Model):
         return f"{self.cost} of {self.key_id} at {self.at}"
 
 
-class Share(models.Model):
+class Share(Record):
     """Where the shares of a fair key are, see the function `shares`: rows only while calls wait for the key.
 
     The migration makes its table, without a unique index, since it changes with nearly every call of such a key.

@@ -5,12 +5,13 @@ from typing import ClassVar
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
+from dispatcher.models.record import Record
 from dispatcher.states import OnLimit
 
 ON_LIMIT = [(action.value, action.value) for action in OnLimit]
 
 
-class Lane(models.Model):
+class Lane(Record):
     """Calls that share queue, priority, at-limit action and exactly the same keys: first in, first out.
 
     Calls never change its row: who serves or wakes the lane locks it.
@@ -30,7 +31,7 @@ class Lane(models.Model):
         return f"{self.queue}, priority {self.priority}, keys {self.key_ids}"
 
 
-class LaneSite(models.Model):
+class LaneSite(Record):
     """Where a lane is: asleep, ready or parked. One row a lane, made and deleted with it.
 
     It is a row apart since it changes with nearly every call, and its table has no unique index: while an old snapshot
@@ -71,7 +72,7 @@ class LaneSite(models.Model):
         return f"{self.lane_id}: {self.place}"
 
 
-class Note(models.Model):
+class Note(Record):
     """What must be looked at, and when: a lane, or a key with the lanes that are parked on it.
 
     A note is written by the transaction that knows of it, so it outlasts who wrote it; the next trip that finds it due

@@ -8,13 +8,14 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from dispatcher.limits.turns import MOST_WEIGHT
+from dispatcher.models.record import Record
 from dispatcher.states import Delivery, OnFull
 
 _DELIVERY = [(delivery.value, delivery.label) for delivery in Delivery]
 _ON_FULL = [(action.value, action.value) for action in OnFull]
 
 
-class Queue(models.Model):
+class Queue(Record):
     """The configuration of a queue: who serves it, and how many calls may wait in it.
 
     It is made with the first lane of a queue, or when a worker first serves it (see the setting `delivery`).

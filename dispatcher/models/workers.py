@@ -3,8 +3,10 @@
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
+from dispatcher.models.record import Record
 
-class Worker(models.Model):
+
+class Worker(Record):
     """A Celery worker, registered and kept alive by its heartbeats."""
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -27,7 +29,7 @@ class Worker(models.Model):
         return f"{self.name} ({self.pid})"
 
 
-class Feed(models.Model):
+class Feed(Record):
     """A process of a Celery worker that takes calls of direct queues, or a fetch that waits over HTTP."""
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -39,7 +41,7 @@ class Feed(models.Model):
         return f"{self.id}"
 
 
-class LeaseCheck(models.Model):
+class LeaseCheck(Record):
     """When recovery last checked the leases, and since when it has done so without a gap; one row.
 
     In a gap the database may have been unavailable to heartbeats, too, so an expired lease proves nothing.
@@ -52,7 +54,7 @@ class LeaseCheck(models.Model):
         return f"{self.checked_at}"
 
 
-class ResultCursor(models.Model):
+class ResultCursor(Record):
     """The last call whose result was copied to Celery's result backend after it ended in the database; one row."""
 
     finished_at = models.DateTimeField()
@@ -62,7 +64,7 @@ class ResultCursor(models.Model):
         return f"{self.finished_at}"
 
 
-class PeriodicRun(models.Model):
+class PeriodicRun(Record):
     """When a periodic task of the dispenser last started, and where; one row per task."""
 
     name = models.CharField(max_length=64, primary_key=True, help_text="The task, such as dispatcher.tick.")

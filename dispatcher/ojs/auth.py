@@ -133,7 +133,7 @@ def make_token(name: str, scopes: Sequence[str], expires_at: datetime | None = N
     Raises CallInvalid for an unknown scope, IntegrityError for a name that is in use.
     """
     token = secrets.token_urlsafe(32)
-    tokens = ApiToken.objects.using(conf().database)
+    tokens = ApiToken.objects
     made = {"digest": _digest(token), "scopes": check_scopes(scopes), "expires_at": expires_at, "is_active": True}
     if not tokens.filter(name=name, is_active=False).update(**made):
         tokens.create(name=name, **made)

@@ -17,7 +17,6 @@ from celery.schedules import ParseException, crontab
 
 from dispatcher import api, event_log, lanes, sql
 from dispatcher.celery.schedule import ensure_periodic
-from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.event_log import Entry
 from dispatcher.limits.policy import Policy
@@ -99,14 +98,14 @@ def register_cron(cron: Cron, call: Call) -> bool:
     names = ("expression", "timezone", "overlap", "is_enabled", "job")
     values = {**{name: getattr(cron, name) for name in names}, "next_run_at": _next_run(cron, sql.now())}
     values["call"] = _as_json(call)
-    _, is_new = _rows().update_or_create(name=cron.name, defaults=values)
+    _, is_new = Cron.objects.update_or_create(name=cron.name, defaults=values)
     ensure_periodic(FIRE, EVERY)
     return is_new
 
 
 def list_crons(name: str | None = None) -> list[Cron]:
     """Return all crons, or the one with this name, ordered by name."""
-    return list((_rows() if name is None else _rows().filter(name=name)).order_by("name"))
+    return list((Cron.objects.all() if name is None else Cron.objects.filter(name=name)).order_by("name"))
 
 
 def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
@@ -119,12 +118,12 @@ def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
 
 def delete_cron(name: str) -> None:
     """Delete a cron; the calls that it has sent stay."""
-    _rows().filter(name=name).delete()
+    Cron.objects.filter(name=name).delete()
 
 
 def fire_due() -> int:
     """Fire the crons whose time has come; return how many calls were sent."""
-    due = _rows().filter(next_run_at__lte=sql.now())
+    due = Cron.objects.filter(next_run_at__lte=sql.now())
     return sum(fire_cron(name, due) is not None for name in due.values_list("name", flat=True))
 
 
@@ -134,7 +133,7 @@ def fire_cron(name: str, among: "QuerySet[Cron] | None" = None) -> str | None:
     None if this minute's call was already sent, its overlap policy forbids it, its queue is paused, or it is disabled.
     among: the crons that may be fired; one that another process fires now is none.
     """
-    rows = (_rows() if among is None else among).filter(name=name, is_enabled=True)
+    rows = (Cron.objects.all() if among is None else among).filter(name=name, is_enabled=True)
     if rows.filter(overlap="enqueue").exists():
         # Before the transaction: a key created inside it would block other senders until its end.
         lanes.make_keys({f"{_PREFIX}{name}": Policy(concurrency=1)}, is_declared=True)
@@ -179,11 +178,7 @@ def _send(cron: Cron) -> tuple[str | None, UUID | None]:
 
 
 def _is_paused(queue: str) -> bool:
-    return RateLimitKey.objects.using(conf().database).filter(name=f"queue:{queue}", is_paused=True).exists()
-
-
-def _rows() -> "QuerySet[Cron]":
-    return Cron.objects.using(conf().database)
+    return RateLimitKey.objects.filter(name=f"queue:{queue}", is_paused=True).exists()
 
 
 def _unique_key(name: str) -> str:

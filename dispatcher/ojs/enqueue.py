@@ -9,7 +9,6 @@ from uuid import UUID
 from django.db import IntegrityError
 
 from dispatcher import api, engine, event_log, lanes, sql
-from dispatcher.conf import conf
 from dispatcher.engine import compose
 from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull, UnknownKey
 from dispatcher.event_log import Entry
@@ -186,7 +185,7 @@ def _rescheduled(each: EnqueueRequest, before: UUID | None) -> Call:
     """Return the call with the scheduled time of the call that it replaces, if its policy says so."""
     if before is None or each.unique is None or each.unique.on_conflict != "replace_except_schedule":
         return each.call
-    at = CallQueue.objects.using(conf().database).values_list("scheduled_at", flat=True).get(id=before)
+    at = CallQueue.objects.values_list("scheduled_at", flat=True).get(id=before)
     return replace(each.call, scheduled_at=at) if at else each.call
 
 
@@ -236,7 +235,7 @@ def clear_backpressure() -> int:
 
 def _duplicate_id(wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bool]) -> DuplicateCall:
     queues = {call_id: each.queue for each in wanted if (call_id := options_of(each.call).id)}
-    existing = CallQueue.objects.using(conf().database).filter(id__in=queues).first()
+    existing = CallQueue.objects.filter(id__in=queues).first()
     if existing is None:
         return DuplicateCall(str(next(iter(queues))), State.AVAILABLE)
     if existing.queue != queues[existing.id] and not may_send(existing.queue):

@@ -126,7 +126,7 @@ def _take(taker: Taker, room: int) -> _Tried:
 
 def _is_spaced(start: Start) -> bool:
     """Return whether a key of this call has a throttle."""
-    keys = RateLimitKey.objects.using(conf().database).filter(id__in=start.keys)
+    keys = RateLimitKey.objects.filter(id__in=start.keys)
     return keys.filter(Q(throttle_limit__isnull=False) | Q(override_throttle_limit__isnull=False)).exists()
 
 

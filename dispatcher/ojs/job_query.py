@@ -8,7 +8,6 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
-from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Slot
 from dispatcher.ojs.pagination import read_cursor, window, write_cursor
 from dispatcher.ojs.wire import invalid, parse_time
@@ -30,11 +29,11 @@ _ORDERS: Final[Mapping[str, tuple[Sequence[str], Q]]] = {
 
 def list_jobs(given: dict[str, str]) -> tuple[QuerySet[CallQueue], Sequence[str], QuerySet[CallQueue] | None]:
     """Return the requested calls, an index order for them, and the calls that this index scans."""
-    calls, all_calls = filter_jobs(given).prefetch_related("job"), CallQueue.objects.using(conf().database).all()
+    calls, all_calls = filter_jobs(given).prefetch_related("job"), CallQueue.objects.all()
     named = {name for name in ("queue", "state", "type", "since", "until") if given.get(name)}
     state = given.get("state") or ""
     if state == State.ACTIVE:
-        held = Slot.objects.using(conf().database).values("call_id")
+        held = Slot.objects.values("call_id")
         return calls.filter(id__in=held), _LATEST, None
     if state not in _ORDERS:
         return calls, _LATEST, all_calls if named else None
@@ -46,7 +45,7 @@ def list_jobs(given: dict[str, str]) -> tuple[QuerySet[CallQueue], Sequence[str]
 
 def filter_jobs(given: dict[str, str]) -> QuerySet[CallQueue]:
     """Return the calls that a filter selects, unordered. Raises Problem."""
-    calls = CallQueue.objects.using(conf().database).all()
+    calls = CallQueue.objects.all()
     if queue := given.get("queue"):
         calls = calls.filter(queue=queue)
     if state := given.get("state"):
@@ -66,7 +65,7 @@ def find_ended(queue: str, states: Sequence[str], before: datetime | None) -> li
     found: list[UUID] = []
     for state in states:
         # One state at a time, so that the index of a queue's ended calls returns them in order.
-        ended = CallQueue.objects.using(conf().database).filter(queue=queue, state=state, finished_at__isnull=False)
+        ended = CallQueue.objects.filter(queue=queue, state=state, finished_at__isnull=False)
         ended = ended.filter(finished_at__lt=before) if before else ended
         found += ended.order_by("finished_at").values_list("id", flat=True)[: MAX_MOVED - len(found)]
     return found
@@ -79,7 +78,7 @@ def find_oldest(calls: QuerySet[CallQueue], cursor: str | None) -> tuple[list[UU
     """
     until = monotonic() + _LOOKS_S
     after = None if cursor is None else read_cursor(cursor, CallQueue, _BY_ID)
-    all_calls = CallQueue.objects.using(conf().database).all()
+    all_calls = CallQueue.objects.all()
     found: list[UUID] = []
     while True:
         part = window(calls, _BY_ID, all_calls, after=after)

@@ -11,12 +11,13 @@ from django.db.models.functions import Now
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.models import CallQueue
+from dispatcher.models.record import Record
 
 if not apps.is_installed("dispatcher.ojs"):
     raise ConfigurationError('dispatcher.ojs is an app: add "dispatcher.ojs" to INSTALLED_APPS.')  # noqa: TRY003 -- the remedy
 
 
-class Job(models.Model):
+class Job(Record):
     """What only the HTTP API stores of a call: a row beside it, deleted with it; a plain call has none."""
 
     call = models.OneToOneField(
@@ -56,7 +57,7 @@ class Job(models.Model):
         return str(self.call_id)
 
 
-class ApiToken(models.Model):
+class ApiToken(Record):
     """A token of the HTTP API and its scopes; the token itself is shown once, and only its hash is stored."""
 
     name = models.CharField(max_length=200, unique=True, help_text="The key token:NAME has its own limits.")
@@ -76,7 +77,7 @@ class ApiToken(models.Model):
         return self.name
 
 
-class Workflow(models.Model):
+class Workflow(Record):
     """Jobs that belong together: a chain, a group, a batch or a graph (ojs-workflows)."""
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
@@ -114,7 +115,7 @@ class Workflow(models.Model):
         return self.name or str(self.id)
 
 
-class Part(models.Model):
+class Part(Record):
     """A started part of a workflow: a call or a workflow. Its outcome outlives its call."""
 
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="parts")
@@ -145,7 +146,7 @@ class Part(models.Model):
         return f"{self.role} {self.place} of {self.workflow_id}"
 
 
-class Subscription(models.Model):
+class Subscription(Record):
     """A webhook: where events are posted (Open Job Spec, ojs-webhooks)."""
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
@@ -160,7 +161,7 @@ class Subscription(models.Model):
         return self.url
 
 
-class PullWorker(models.Model):
+class PullWorker(Record):
     """A named worker that fetches calls over HTTP."""
 
     id = models.UUIDField(primary_key=True, editable=False)
@@ -182,7 +183,7 @@ class PullWorker(models.Model):
         return self.name
 
 
-class Pool(models.Model):
+class Pool(Record):
     """Queues that workers fetch from together, and the order in which a fetch reads them."""
 
     name = models.CharField(max_length=255, primary_key=True)
@@ -194,7 +195,7 @@ class Pool(models.Model):
         return self.name
 
 
-class Cron(models.Model):
+class Cron(Record):
     """A call that is sent on a schedule (Open Job Spec, ojs-cron)."""
 
     name = models.CharField(max_length=190, primary_key=True)

@@ -43,7 +43,7 @@ def heartbeat(
 
 
 def _heartbeat_events(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
-    held = Slot.objects.using(conf().database).filter(call__in=calls, pulled_until__isnull=False)
+    held = Slot.objects.filter(call__in=calls, pulled_until__isnull=False)
     for slot in held.order_by("call").distinct("call").select_related("call"):
         data: dict[str, Any] = {"job_id": str(slot.call.id), "job_type": slot.call.task, "worker_id": worker}
         data |= {"attempt": slot.call.attempt, "visible_until": slot.pulled_until and slot.pulled_until.isoformat()}
@@ -52,7 +52,7 @@ def _heartbeat_events(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
 
 def set_directive(worker: str, directive: str) -> bool:
     """Set the directive that a worker gets with its next heartbeat; return whether the worker is known."""
-    known = PullWorker.objects.using(conf().database).filter(id=worker_id(worker))
+    known = PullWorker.objects.filter(id=worker_id(worker))
     return known.update(directive=directive) == 1
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from dispatcher import lanes, sql
-from dispatcher.conf import conf
 from dispatcher.models import Queue
 from dispatcher.ojs.wire import invalid
 from dispatcher.states import Delivery
@@ -49,7 +48,7 @@ def assign_queues(names: Collection[str]) -> list[str]:
     """Assign undecided queues to workers that fetch; return those that Celery serves."""
     found = _find(names)
     if any(queue.is_undecided for queue in found.values()):
-        Queue.objects.using(conf().database).filter(name__in=names, is_undecided=True).update(is_undecided=False)
+        Queue.objects.filter(name__in=names, is_undecided=True).update(is_undecided=False)
     return [name for name in names if name in found and found[name].delivery != Delivery.HTTP]
 
 

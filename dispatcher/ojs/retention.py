@@ -19,7 +19,7 @@ _WORKFLOWS = 100
 def delete_workers(*, now: datetime | None = None) -> int:
     """Delete the rows of workers that fetch and have been gone for a day, and marks that they left; return how many."""
     sql.change("delete_marks", {"retention": _MARKS_KEPT, "now": now})
-    workers = PullWorker.objects.using(conf().database).all()
+    workers = PullWorker.objects.all()
     return delete_old([(workers, WORKERS_KEPT)], "seen_at", conf().cleanup_budget, now)
 
 
@@ -31,11 +31,11 @@ def delete_workflows(*, now: datetime | None = None) -> int:
     settings = conf()
     retentions = {**RETENTION, **settings.retention}.values()
     longest = None if None in retentions else max(kept for kept in retentions if kept is not None)
-    whole = Workflow.objects.using(settings.database).filter(parent=None)
+    whole = Workflow.objects.filter(parent=None)
     return delete_old([(whole, longest)], "ended_at", settings.cleanup_budget, now, _WORKFLOWS)
 
 
 def delete_entries(*, budget: timedelta = TRIM_BUDGET, now: datetime | None = None) -> int:
     """Delete what the event log has kept for long enough, in batches, within a time budget; return how many entries."""
-    entries = EventLogEntry.objects.using(conf().database).all()
+    entries = EventLogEntry.objects.all()
     return delete_old([(entries, conf().event_retention)], "at", budget, now)

@@ -6,9 +6,8 @@ from typing import Any, Final
 from celery import shared_task
 
 from dispatcher.celery import periodic
-from dispatcher.conf import conf
 from dispatcher.ojs import cron
-from dispatcher.ojs.models import Cron, Subscription, Workflow
+from dispatcher.ojs.models import Subscription, Workflow
 from dispatcher.tasks import QUIET
 
 ADVANCE: Final = "dispatcher.advance"
@@ -42,7 +41,7 @@ def fire_crons() -> int:
 
 
 def _advance() -> int:
-    if not Workflow.objects.using(conf().database).filter(state="running").exists():
+    if not Workflow.objects.filter(state="running").exists():
         return 0
     from dispatcher.ojs.workflow.advance import advance_all  # noqa: PLC0415 -- an extra
 
@@ -50,7 +49,7 @@ def _advance() -> int:
 
 
 def _deliver() -> int:
-    if not Subscription.objects.using(conf().database).filter(is_active=True).exists():
+    if not Subscription.objects.filter(is_active=True).exists():
         return 0
     from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
 

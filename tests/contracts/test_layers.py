@@ -11,6 +11,7 @@ from django.apps import apps
 from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
+from django.test import override_settings
 
 from dispatcher.sql import functions
 from tests.contracts.source import ROOT
@@ -118,3 +119,12 @@ def test_what_changes_often_is_in_no_index() -> None:
     for table, columns in hot.items():
         for column in columns:
             assert not [text for name, text in indexes if name == table and re.search(rf"\b{column}\b", text)], column
+
+
+def test_all_rows_are_read_from_the_database_that_the_setting_names() -> None:
+    models = [model for model in apps.get_models() if model._meta.app_label in {"dispatcher", "dispatcher_ojs"}]
+    with override_settings(DISPATCHER={"database": "calls"}):
+        read = {model.__name__: model._default_manager.all().db for model in models}  # noqa: SLF001 -- whatever its name
+    assert set(read.values()) == {"calls"}, read
+    named = [path for path in (ROOT / "dispatcher").rglob("*.py") if "objects.using(conf()" in path.read_text()]
+    assert not named, "the manager knows the database"

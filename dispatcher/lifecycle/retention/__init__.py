@@ -36,20 +36,20 @@ def delete_ended(*, now: datetime | None = None) -> int:
     Those to which rows of the project still point are kept, and reported.
     """
     settings = conf()
-    calls = CallQueue.objects.using(settings.database)
+    calls = CallQueue.objects
     ended = [(calls.filter(state=state), kept) for state, kept in {**RETENTION, **settings.retention}.items()]
     return delete_old(ended, "finished_at", settings.cleanup_budget, now)
 
 
 def delete_workers(*, now: datetime | None = None) -> int:
     """Delete the rows of Celery workers that have been gone for a day; return how many."""
-    workers = Worker.objects.using(conf().database).all()
+    workers = Worker.objects.all()
     return delete_old([(workers, WORKERS_KEPT)], "seen_at", conf().cleanup_budget, now)
 
 
 def delete_changes(*, now: datetime | None = None) -> int:
     """Delete the changes of keys that were kept for long enough, within the time budget; return how many."""
-    changes = KeyChange.objects.using(conf().database).all()
+    changes = KeyChange.objects.all()
     return delete_old([(changes, conf().change_retention)], "at", conf().cleanup_budget, now)
 
 

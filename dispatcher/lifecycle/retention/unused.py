@@ -46,7 +46,7 @@ _KEYS = _Statements(what="keys", look="unused_keys", lock="lock_unused_keys", de
 
 def remove_lanes(*, now: datetime | None = None) -> int:
     """Remove lanes without calls, also ended ones, of which nothing has started for long; return how many."""
-    ids = Lane.objects.using(conf().database).order_by("id").values_list("id", flat=True)
+    ids = Lane.objects.order_by("id").values_list("id", flat=True)
     return _remove(_LANES, _slices(lambda after: list(ids.filter(id__gt=after)[:_BATCH])), now)
 
 
@@ -55,7 +55,7 @@ def remove_keys(*, now: datetime | None = None) -> int:
 
     Return how many.
     """
-    templated = RateLimitKey.objects.using(conf().database).filter(is_from_template=True).order_by("id")
+    templated = RateLimitKey.objects.filter(is_from_template=True).order_by("id")
     ids = templated.values_list("id", flat=True)
     return _remove(_KEYS, _slices(lambda after: list(ids.filter(id__gt=after)[:_KEYS_LOOKED_AT])), now)
 

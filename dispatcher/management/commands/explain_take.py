@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dispatcher import sql
-from dispatcher.conf import conf, counting
+from dispatcher.conf import counting
 from dispatcher.lifecycle import take
 from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.management.command import console, explained, find_key
@@ -86,17 +86,14 @@ class Command(BaseCommand):
 
 def _takers(key: RateLimitKey) -> Iterator[tuple[Delivery, Taker]]:
     """Yield who takes calls that spend a key, or choose it for a group: one for each delivery of their queues."""
-    database = conf().database
     groups = [f"{key.name[:length]}*" for length in range(1, len(key.name) + 1)]
-    spent = RateLimitKey.objects.using(database).filter(Q(id=key.id) | Q(is_group=True, name__in=groups))
+    spent = RateLimitKey.objects.filter(Q(id=key.id) | Q(is_group=True, name__in=groups))
     lanes = Q(key_ids__overlap=[*spent.values_list("id", flat=True)])
     if key.name.startswith("queue:"):
         lanes |= Q(queue=key.name.removeprefix("queue:"))
-    stored = dict(Queue.objects.using(database).values_list("name", "delivery"))
+    stored = dict(Queue.objects.values_list("name", "delivery"))
     queues: defaultdict[Delivery, list[str]] = defaultdict(list)
-    for queue in (
-        Lane.objects.using(database).filter(lanes).order_by("queue").values_list("queue", flat=True).distinct()
-    ):
+    for queue in Lane.objects.filter(lanes).order_by("queue").values_list("queue", flat=True).distinct():
         queues[Delivery(stored.get(queue, Delivery.BROKER))].append(queue)
     for delivery, names in sorted(queues.items()):
         is_broker = delivery is Delivery.BROKER

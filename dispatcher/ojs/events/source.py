@@ -15,7 +15,6 @@ from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
 
 from dispatcher import sql
-from dispatcher.conf import conf
 from dispatcher.models import CallQueue, EventLogEntry, Worker
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.states import IN_FLIGHT, TERMINAL, WAITING, State
@@ -71,7 +70,7 @@ def settled_at() -> datetime:
 
 def first_at() -> datetime | None:
     """Return when the oldest existing call was sent."""
-    return CallQueue.objects.using(conf().database).order_by("id").values_list("created_at", flat=True).first()
+    return CallQueue.objects.order_by("id").values_list("created_at", flat=True).first()
 
 
 def calls_of(wanted: CallFilter, span: Span) -> Iterator[CallQueue]:
@@ -95,9 +94,9 @@ def calls_of(wanted: CallFilter, span: Span) -> Iterator[CallQueue]:
 
 def split_at(wanted: CallFilter, span: Span) -> datetime | None:
     """Return where to end a span so that it has a bounded number of rows; None: the whole span is small enough."""
-    calls, database = wanted.apply(_calls()), conf().database
+    calls = wanted.apply(_calls())
     ended = _ended(calls).filter(finished_at__gte=span.since)
-    workflows = Workflow.objects.using(database)
+    workflows = Workflow.objects.all()
     kinds: tuple[tuple[QuerySet[Any], str], ...] = (
         (calls.filter(state__in=WAITING), "created_at"),
         (ended, "created_at"),
@@ -144,10 +143,9 @@ def latest_entries(wanted: CallFilter, most: int) -> Iterator[EventLogEntry]:
 
 def workflows_of(span: Span) -> Iterator[Workflow]:
     """Return the workflows that have events in a span."""
-    database = conf().database
-    all_there = Workflow.objects.using(database)
-    done = _ended(CallQueue.objects.using(database)).filter(span.within("finished_at"), state=State.COMPLETED)
-    parts = Part.objects.using(database).filter(call__isnull=False, call__in=done.values("id"))
+    all_there = Workflow.objects
+    done = _ended(CallQueue.objects.all()).filter(span.within("finished_at"), state=State.COMPLETED)
+    parts = Part.objects.filter(call__isnull=False, call__in=done.values("id"))
     found = {
         *all_there.filter(span.within("created_at")).values_list("id", flat=True),
         *all_there.filter(span.within("ended_at")).values_list("id", flat=True),
@@ -158,7 +156,7 @@ def workflows_of(span: Span) -> Iterator[Workflow]:
 
 def latest_workflows(most: int) -> Iterator[Workflow]:
     """Return the workflows that were created last."""
-    yield from Workflow.objects.using(conf().database).order_by("-id").prefetch_related("parts")[:most]
+    yield from Workflow.objects.order_by("-id").prefetch_related("parts")[:most]
 
 
 def steps_of(workflow: Workflow) -> dict[UUID, CallQueue]:
@@ -168,17 +166,17 @@ def steps_of(workflow: Workflow) -> dict[UUID, CallQueue]:
 
 def workers() -> Iterator[Worker]:
     """Return Celery's workers, latest first."""
-    yield from Worker.objects.using(conf().database).order_by("-started_at")[:LATEST]
+    yield from Worker.objects.order_by("-started_at")[:LATEST]
 
 
 def posts_among(calls: Collection[str], task: str) -> set[str]:
     """Return those of these calls that run this task."""
-    found = CallQueue.objects.using(conf().database).filter(id__in=calls, task=task)
+    found = CallQueue.objects.filter(id__in=calls, task=task)
     return {str(number) for number in found.values_list("id", flat=True)}
 
 
 def _calls() -> QuerySet[CallQueue]:
-    return CallQueue.objects.using(conf().database).defer(*_DEFERRED)
+    return CallQueue.objects.defer(*_DEFERRED)
 
 
 def _ended(calls: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
@@ -203,7 +201,7 @@ def _latest(calls: QuerySet[CallQueue], field: str, wanted: CallFilter, most: in
 
 
 def _entries(wanted: CallFilter) -> QuerySet[EventLogEntry]:
-    entries = EventLogEntry.objects.using(conf().database)
+    entries = EventLogEntry.objects.all()
     if wanted.call is not None:
         return entries.filter(call_id=wanted.call)
     return entries.filter(queue__in=wanted.queues) if wanted.queues else entries

@@ -12,7 +12,6 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import api, engine, sql, validate
-from dispatcher.conf import conf
 from dispatcher.engine import dispenser
 from dispatcher.lanes import mixture
 from dispatcher.models import CallQueue, Queue, Slot, Worker
@@ -64,17 +63,16 @@ _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL
 @router.get("/admin/stats", response=replies(), summary="Statistics of the server", auth=READ)
 def stats(request: HttpRequest) -> HttpResponse:
     """Count queues, workers and jobs; counts end at `counts_up_to`."""
-    database = conf().database
     jobs = {str(state): 0 for state in State if state is not State.DISPATCHED}
     ended = dict.fromkeys(jobs, 0)
     for row in sql.fetch_in_order("count_states", _StateCount, {"most": ROW_LIMIT}):
         jobs[row.state] = min(jobs[row.state] + row.calls, ROW_LIMIT)
         ended[row.state] += row.last_minute
     throughput = {"processed_per_minute": ended[State.COMPLETED], "failed_per_minute": ended[State.DISCARDED]}
-    celery = Worker.objects.using(database).filter(serves_until__gt=sql.now())
+    celery = Worker.objects.filter(serves_until__gt=sql.now())
     pulling = _registered().filter(seen_at__gt=sql.now() - _SILENT)
     workers = pulling[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
-    known = Queue.objects.using(database)[:ROW_LIMIT].count()
+    known = Queue.objects.all()[:ROW_LIMIT].count()
     body = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": ROW_LIMIT}
     return json_response(body)
 
@@ -82,7 +80,7 @@ def stats(request: HttpRequest) -> HttpResponse:
 @router.get("/admin/queues", response=replies(ItemsReply), summary="List the queues with statistics", auth=READ)
 def list_queues(request: HttpRequest) -> HttpResponse:
     """List the queues, with the number of jobs in each state."""
-    found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"], default=20)
+    found = paginate(request, Queue.objects.all(), order=["name"], default=20)
     names = [queue.name for queue in found.rows]
     paused, counts = queues.paused_queues(names), queues.count_calls(names)
     items = [_queue(queue, counts[queue.name], is_paused=queue.name in paused) for queue in found.rows]
@@ -101,7 +99,7 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
     limits = _limits(wanted)
     with sql.atomic():
         create_queues([queue_name(name)])
-        _set_up(Queue.objects.using(conf().database).get(name=name), wanted)
+        _set_up(Queue.objects.get(name=name), wanted)
         if limits:
             store(name, limits, by=access_of(request).actor())
     engine.dispense_briefly(queues={name}.intersection(dispenser.ready_queues()))
@@ -190,9 +188,7 @@ def workers(request: HttpRequest) -> HttpResponse:
 @router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker", auth=READ)
 def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show a worker and the jobs that it holds."""
-    held = Slot.objects.using(conf().database).filter(
-        worker_id=pull_workers.worker_id(worker_id), pulled_until__isnull=False
-    )
+    held = Slot.objects.filter(worker_id=pull_workers.worker_id(worker_id), pulled_until__isnull=False)
     calls = [str(call) for call in sorted(set(held.values_list("call_id", flat=True)))]
     return json_response({**_workers([_find(worker_id)])[0], "jobs": calls})
 
@@ -213,7 +209,7 @@ def _set_up(queue: Queue, wanted: QueueConfigIn) -> None:
         queue.on_full = OnFull(pressure.strategy or OnFull.REJECT)
         queue.warn_at = queue.warn_at if pressure.warning_threshold is None else pressure.warning_threshold
     if wanted.delivery is not None and wanted.delivery != queue.delivery:
-        if CallQueue.objects.using(conf().database).filter(queue=queue.name, state__in=IN_FLIGHT).exists():
+        if CallQueue.objects.filter(queue=queue.name, state__in=IN_FLIGHT).exists():
             message = "Workers hold jobs of this queue; wait until they have ended."
             raise conflict(message, queue=queue.name)
         if wanted.delivery == Delivery.BROKER.value:
@@ -243,7 +239,7 @@ def _by_batches(calls: Sequence[UUID], move: Callable[[list[UUID]], Sized], unti
 
 def _delete(calls: Sequence[UUID]) -> range:
     """Delete those of these calls that have ended; a call that was retried meanwhile stays."""
-    ended = CallQueue.objects.using(conf().database).filter(id__in=calls, state__in=TERMINAL)
+    ended = CallQueue.objects.filter(id__in=calls, state__in=TERMINAL)
     return range(ended.delete()[0])
 
 
@@ -276,7 +272,7 @@ def _queue(queue: Queue, numbers: queues.Counts, *, is_paused: bool) -> dict[str
 
 
 def _render_queue(name: str) -> dict[str, Any]:
-    queue = the_one(Queue.objects.using(conf().database).filter(name=name), "queue", name)
+    queue = the_one(Queue.objects.filter(name=name), "queue", name)
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
     counts = queues.count_calls([name], most=ROW_LIMIT)[name]
     body = _queue(queue, counts, is_paused=name in queues.paused_queues([name]))
@@ -285,7 +281,7 @@ def _render_queue(name: str) -> dict[str, Any]:
 
 
 def _registered() -> QuerySet[PullWorker]:
-    return PullWorker.objects.using(conf().database).all()
+    return PullWorker.objects.all()
 
 
 def _find(worker_id: str) -> PullWorker:
@@ -293,9 +289,7 @@ def _find(worker_id: str) -> PullWorker:
 
 
 def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:
-    held = Slot.objects.using(conf().database).filter(
-        pulled_until__isnull=False, worker_id__in=[row.id for row in found]
-    )
+    held = Slot.objects.filter(pulled_until__isnull=False, worker_id__in=[row.id for row in found])
     jobs = dict(held.values_list("worker_id").annotate(calls=Count("call_id", distinct=True)))
     return [
         {

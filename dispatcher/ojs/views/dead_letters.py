@@ -9,7 +9,6 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import api, sql
-from dispatcher.conf import conf
 from dispatcher.models import CallQueue
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.job import write_job
@@ -125,5 +124,5 @@ def _dead() -> QuerySet[CallQueue]:
 
 def _discarded() -> QuerySet[CallQueue]:
     # Both conditions are needed for the index of ended calls.
-    discarded = CallQueue.objects.using(conf().database).prefetch_related("job")
+    discarded = CallQueue.objects.prefetch_related("job")
     return discarded.filter(state=State.DISCARDED, finished_at__isnull=False)

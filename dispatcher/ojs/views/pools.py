@@ -5,7 +5,6 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher.conf import conf
 from dispatcher.models import Queue
 from dispatcher.ojs.api import ADMIN, READ
 from dispatcher.ojs.models import Pool
@@ -31,7 +30,7 @@ def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
         queue_name(queue)
     if not weights:
         raise invalid("queues", "must name at least one queue.")
-    pools = Pool.objects.using(conf().database)
+    pools = Pool.objects
     defaults = {"strategy": wanted.strategy or "round-robin", "weights": weights}
     _, is_new = pools.update_or_create(name=name[:255], defaults=defaults)
     return _response(name[:255], 201 if is_new else 200)
@@ -40,7 +39,7 @@ def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
 @router.get("/admin/pools", response=replies(ItemsReply), summary="The pools", auth=READ)
 def list_pools(request: HttpRequest) -> HttpResponse:
     """List the pools."""
-    found = [_render(pool) for pool in Pool.objects.using(conf().database).order_by("name")]
+    found = [_render(pool) for pool in Pool.objects.order_by("name")]
     return json_response({"items": found, "pagination": {"total": len(found), "has_more": False, "page": 1}})
 
 
@@ -53,7 +52,7 @@ def get_pool(request: HttpRequest, name: str) -> HttpResponse:
 @router.get("/admin/scheduling/stats", response=replies(), summary="Statistics of scheduling", auth=READ)
 def stats(request: HttpRequest) -> HttpResponse:
     """List the queues with their shares of the jobs completed in the last minute, and the wait of their jobs."""
-    found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"], default=200)
+    found = paginate(request, Queue.objects.all(), order=["name"], default=200)
     counts = count_calls([queue.name for queue in found.rows])
     total = sum(each.completed_last_minute for each in counts.values()) or 1
     queues = [
@@ -71,7 +70,7 @@ def stats(request: HttpRequest) -> HttpResponse:
 
 
 def _response(name: str, status: int = 200) -> HttpResponse:
-    body = _render(the_one(Pool.objects.using(conf().database).filter(name=name), "pool", name))
+    body = _render(the_one(Pool.objects.filter(name=name), "pool", name))
     return json_response({**body, "pool": body}, status)
 
 

@@ -8,7 +8,6 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import api, sql
-from dispatcher.conf import conf
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
@@ -54,7 +53,7 @@ class Counts:
 @router.get("/queues", response=replies(), summary="The queues", auth=READ)
 def queues(request: HttpRequest) -> HttpResponse:
     """List the queues that were named over HTTP, are configured, or were served by a Celery worker."""
-    found = paginate(request, Queue.objects.using(conf().database).all(), order=["name"])
+    found = paginate(request, Queue.objects.all(), order=["name"])
     paused = paused_queues([queue.name for queue in found.rows])
     states = {True: "paused", False: "active"}
     listed = [{**render_queue(queue), "status": states[queue.name in paused]} for queue in found.rows]
@@ -112,11 +111,10 @@ def render_queue(queue: Queue) -> dict[str, Any]:
 
 def count_queue(name: str) -> Counts:
     """Count a queue's calls. Raises Problem if the queue is unknown."""
-    database = conf().database
     is_known = (
-        Queue.objects.using(database).filter(name=name).exists()
-        or Lane.objects.using(database).filter(queue=name).exists()
-        or CallQueue.objects.using(database).filter(lane=None, finished_at=None, queue=name).exists()
+        Queue.objects.filter(name=name).exists()
+        or Lane.objects.filter(queue=name).exists()
+        or CallQueue.objects.filter(lane=None, finished_at=None, queue=name).exists()
     )
     if not is_known:
         raise missing("queue", name)
@@ -131,5 +129,5 @@ def count_calls(names: Sequence[str], *, most: int = LIST_COUNT_LIMIT) -> dict[s
 
 def paused_queues(names: Sequence[str]) -> set[str]:
     """Return those of these queues that are paused."""
-    keys = RateLimitKey.objects.using(conf().database).filter(name__in=[f"queue:{name}" for name in names])
+    keys = RateLimitKey.objects.filter(name__in=[f"queue:{name}" for name in names])
     return {key.removeprefix("queue:") for key in keys.filter(is_paused=True).values_list("name", flat=True)}

@@ -8,7 +8,6 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import api, engine, sql
-from dispatcher.conf import conf
 from dispatcher.history import By
 from dispatcher.lifecycle import control
 from dispatcher.models import RateLimitKey
@@ -30,7 +29,7 @@ _FOR_NOW = timedelta(hours=1)
 @router.get("/rate-limits", response=replies(ItemsReply), summary="List the keys with their use", auth=READ)
 def limits(request: HttpRequest) -> HttpResponse:
     """List the keys."""
-    found = paginate(request, RateLimitKey.objects.using(conf().database).only("name"), order=["name"], default=20)
+    found = paginate(request, RateLimitKey.objects.only("name"), order=["name"], default=20)
     names = [key.name for key in found.rows]
     statuses = {status.name: status for status in rate_limit_status(names)} if names else {}
     items = [render_key(statuses[name]) for name in names if name in statuses]

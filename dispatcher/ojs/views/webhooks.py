@@ -6,7 +6,6 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
-from dispatcher.conf import conf
 from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
 from dispatcher.ojs.models import Subscription
@@ -26,7 +25,7 @@ _PREFIX = "sub_"
 def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
     """Create a subscription; the response is the only one that contains its secret."""
     _check(wanted.url)
-    made = Subscription.objects.using(conf().database).create(
+    made = Subscription.objects.create(
         url=wanted.url,
         events=wanted.events,
         secret=wanted.secret or f"whsec_{secrets.token_urlsafe(32)}",
@@ -42,7 +41,7 @@ def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
 @router.get("/webhooks/subscriptions", response=replies(), summary="The subscriptions")
 def list_subscriptions(request: HttpRequest) -> HttpResponse:
     """List the subscriptions."""
-    found = paginate(request, Subscription.objects.using(conf().database).all(), order=["id"])
+    found = paginate(request, Subscription.objects.all(), order=["id"])
     return json_response({"subscriptions": [_render(each) for each in found.rows], "pagination": found.pagination})
 
 
@@ -80,7 +79,7 @@ def _check(url: str) -> None:
 
 def _find(number: str) -> Subscription:
     wanted = parse_id("subscription", number.removeprefix(_PREFIX))
-    return the_one(Subscription.objects.using(conf().database).filter(id=wanted), "subscription", number)
+    return the_one(Subscription.objects.filter(id=wanted), "subscription", number)
 
 
 def _response(body: dict[str, Any], status: int = 200) -> HttpResponse:

@@ -130,7 +130,7 @@ def beat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
 @router.get("/workers/{worker_id}/health", response=replies() | {503: Reply}, summary="Health of a worker", auth=READ)
 def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show the state that a worker reported; 503 once it drains."""
-    worker = PullWorker.objects.using(conf().database).filter(id=pull_workers.worker_id(worker_id)).first()
+    worker = PullWorker.objects.filter(id=pull_workers.worker_id(worker_id)).first()
     if worker is None:
         raise missing("worker", worker_id)
     is_well = worker.state == "running" and worker.directive == "running"
@@ -161,7 +161,7 @@ def rejected(report: RejectedReport, job_id: str) -> Problem:
 
 def _in_order(wanted: FetchIn) -> list[str]:
     """Return the queues in the order of the pool, which overrides the request's strategy."""
-    pool = Pool.objects.using(conf().database).filter(name=wanted.pool).first() if wanted.pool else None
+    pool = Pool.objects.filter(name=wanted.pool).first() if wanted.pool else None
     if pool is not None:
         return ordered([queue for queue in wanted.queues if queue in pool.weights], pool.strategy, pool.weights)
     return ordered(wanted.queues, wanted.strategy or "strict", wanted.weights or {})
@@ -174,7 +174,7 @@ def _need_worker(access: Access, worker: str, *, has_fetched: bool = False) -> N
     """
     if access.allows("fetch"):
         return
-    known = PullWorker.objects.using(conf().database).filter(id=pull_workers.worker_id(worker))
+    known = PullWorker.objects.filter(id=pull_workers.worker_id(worker))
     queues = known.values_list("queues", flat=True).first() or []
     if access.is_known and not all(access.allows("fetch", queue) for queue in queues):
         message = (
@@ -193,7 +193,7 @@ def _record_heartbeat(request: HttpRequest, beat: HeartbeatIn) -> dict[str, Any]
     calls = [parse_id("job", each) for each in given]
     if not access.allows("fetch"):
         _need_worker(access, beat.worker_id)
-        queues = CallQueue.objects.using(conf().database).filter(id__in=calls).values_list("id", "queue")
+        queues = CallQueue.objects.filter(id__in=calls).values_list("id", "queue")
         calls = [call for call, queue in queues if access.allows("fetch", queue)]
     lease = from_milliseconds(beat.visibility_timeout_ms)
     result = pull_workers.heartbeat(beat.worker_id, calls, lease=lease, state=beat.state)

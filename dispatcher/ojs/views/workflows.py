@@ -11,7 +11,6 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import BaseModel, ValidationError
 
-from dispatcher.conf import conf
 from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue
 from dispatcher.ojs.api import ADMIN, READ, access_of
@@ -159,12 +158,12 @@ def _fault_of_call(path: str, fault: FieldInvalid) -> tuple[str, str]:
 
 
 def _find(number: str) -> Workflow:
-    return the_one(Workflow.objects.using(conf().database).filter(id=parse_id("workflow", number)), "workflow", number)
+    return the_one(Workflow.objects.filter(id=parse_id("workflow", number)), "workflow", number)
 
 
 def _render(workflow: Workflow) -> dict[str, Any]:
     parts = parts_of(workflow)
-    calls = CallQueue.objects.using(conf().database).in_bulk([part.call for part in parts if part.call is not None])
+    calls = CallQueue.objects.in_bulk([part.call for part in parts if part.call is not None])
     started = {part.place: _part(part, calls) for part in parts if part.role == STEP}
     is_graph = workflow.kind == GRAPH
     open_state = "pending" if is_graph else "waiting"

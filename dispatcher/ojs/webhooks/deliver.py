@@ -13,11 +13,8 @@ from time import time
 from typing import Any, Final
 from uuid import UUID
 
-from django.db import transaction
-
-from dispatcher import api
+from dispatcher import api, sql
 from dispatcher.celery.schedule import ensure_periodic
-from dispatcher.conf import conf
 from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
 from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue
@@ -49,10 +46,9 @@ _RETRY: Final = {
 def deliver_events() -> int:
     """Send a call for each undelivered event of each active subscription; return how many."""
     sent = 0
-    database = conf().database
-    for number in Subscription.objects.using(database).filter(is_active=True).values_list("id", flat=True):
-        with transaction.atomic(using=database):
-            rows = Subscription.objects.using(database).select_for_update(skip_locked=True)
+    for number in Subscription.objects.filter(is_active=True).values_list("id", flat=True):
+        with sql.atomic():
+            rows = Subscription.objects.select_for_update(skip_locked=True)
             subscription = rows.filter(id=number, is_active=True).first()
             sent += 0 if subscription is None else _deliver_to(subscription)
     return sent
@@ -102,7 +98,7 @@ def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
     Raises RateLimited for this receiver alone on a Retry-After, WebhookRefused on another 4xx,
     TargetRefused if the address is not public, HTTPError on any other failure.
     """
-    found = Subscription.objects.using(conf().database).filter(id=UUID(subscription), is_active=True).first()
+    found = Subscription.objects.filter(id=UUID(subscription), is_active=True).first()
     if found is None:
         return {"status": "ended"}
     body = json.dumps(event, separators=(",", ":"))

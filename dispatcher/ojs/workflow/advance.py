@@ -104,9 +104,8 @@ def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
 
     Return how many were cancelled, and how many had been completed; None if the workflow does not run any more.
     """
-    database = conf().database
     with sql.atomic():
-        locked = Workflow.objects.using(database).select_for_update().filter(id=workflow.id, state="running").first()
+        locked = Workflow.objects.select_for_update().filter(id=workflow.id, state="running").first()
         if locked is None:
             return None
         _record([locked.id])
@@ -116,7 +115,7 @@ def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
         locked.state = "cancelled"
         _save([locked], {})
     cancelled = len(api.cancel(calls))
-    for child in Workflow.objects.using(database).filter(parent=workflow, state="running"):
+    for child in Workflow.objects.filter(parent=workflow, state="running"):
         if (inside := cancel_workflow(child)) is not None:
             cancelled, done = cancelled + inside[0], done + inside[1]
     return cancelled, done
@@ -150,7 +149,7 @@ def _advance_safely(numbers: Sequence[UUID]) -> set[UUID]:
         if len(numbers) > 1:
             return {parent for number in numbers for parent in _advance_safely([number])}
         logger.exception(_FAILED, numbers[0])
-        running = Workflow.objects.using(conf().database).filter(id__in=numbers, state="running")
+        running = Workflow.objects.filter(id__in=numbers, state="running")
         running.update(look_at=Now() + _RETRY_AFTER_ERROR)
         return set()
 
@@ -161,7 +160,7 @@ def _advance(numbers: Collection[UUID], *, waits: bool) -> set[UUID]:
     waits: for locks; otherwise a locked workflow is skipped, since another process advances it.
     """
     with sql.atomic():
-        rows = Workflow.objects.using(conf().database).select_for_update(skip_locked=not waits)
+        rows = Workflow.objects.select_for_update(skip_locked=not waits)
         locked = list(rows.filter(id__in=numbers).order_by("id"))
         if not locked:
             return set()
@@ -190,7 +189,7 @@ def _record(workflows: Iterable[UUID]) -> None:
 def _ready(workflows: Iterable[Workflow]) -> list[Workflow]:
     """Return the workflows in which a part may start: graphs, and those without an open part."""
     found = list(workflows)
-    open_parts = Part.objects.using(conf().database).filter(workflow__in=found, outcome="open")
+    open_parts = Part.objects.filter(workflow__in=found, outcome="open")
     waiting = set(open_parts.values_list("workflow_id", flat=True).distinct())
     return [each for each in found if each.kind == GRAPH or each.id not in waiting]
 
@@ -199,7 +198,7 @@ def _parts(workflows: Collection[Workflow]) -> Mapping[UUID, dict[tuple[str, int
     """Return the started parts of workflows, by workflow, role and place."""
     found: dict[UUID, dict[tuple[str, int], Part]] = defaultdict(dict)
     if workflows:
-        for part in Part.objects.using(conf().database).filter(workflow__in=workflows).order_by("id"):
+        for part in Part.objects.filter(workflow__in=workflows).order_by("id"):
             found[part.workflow_id][part.role, part.place] = part
     return found
 

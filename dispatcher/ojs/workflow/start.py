@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from dispatcher import sql
-from dispatcher.conf import conf
 from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
 from dispatcher.ojs.job import read_job
@@ -21,7 +20,7 @@ def start_parts(following: Iterable[NextPart]) -> None:
     All are written together: a plan of hundreds of workflows costs little more than its jobs.
     """
     laid = list(_lay_out(following))
-    Workflow.objects.using(conf().database).bulk_create(part.child for _, part in laid if part.child is not None)
+    Workflow.objects.bulk_create(part.child for _, part in laid if part.child is not None)
     jobs = [(part, enqueue_request(each)) for each, part in laid if part.child is None]
     kept = []
     for run in _runs(jobs):
@@ -29,13 +28,13 @@ def start_parts(following: Iterable[NextPart]) -> None:
             part.call = result.call.id
             kept += [] if result.is_new else [part]
     _read_ends(kept)
-    Part.objects.using(conf().database).bulk_create(part for _, part in laid)
+    Part.objects.bulk_create(part for _, part in laid)
 
 
 def _read_ends(kept: Collection[Part]) -> None:
     """Set when the calls of parts ended that were sent before: locked, so that each later end marks its part."""
     if kept:
-        calls = CallQueue.objects.using(conf().database).filter(id__in=[part.call for part in kept]).order_by("id")
+        calls = CallQueue.objects.filter(id__in=[part.call for part in kept]).order_by("id")
         ends = dict(calls.select_for_update(no_key=True).values_list("id", "finished_at"))
         for part in kept:
             part.ended_at = ends[part.call] if part.call in ends else sql.now()

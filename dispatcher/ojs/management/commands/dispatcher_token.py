@@ -5,7 +5,6 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import IntegrityError
 
-from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.management.command import explained
 from dispatcher.ojs.auth import make_token
@@ -27,7 +26,7 @@ class Command(BaseCommand):
     @explained()
     def handle(self, *_: Any, **options: Any) -> None:
         """Run the command."""
-        tokens = ApiToken.objects.using(conf().database)
+        tokens = ApiToken.objects
         name = options["name"]
         if options["list"]:
             for token in tokens.order_by("name"):
