@@ -1128,5 +1128,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("95dc0235"),
+        InstallFunctions("ee042430"),
     ]
