@@ -17,9 +17,11 @@ from dispatcher.engine import attempt
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Stopped
+from dispatcher.lifecycle.take import Taker, take
 from dispatcher.models import CallQueue, KeyChange, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
+from tests import db_admin
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
 from tests.races.traffic import declare_tenants, in_flight, state_of, tick, tick_and_work, write
@@ -164,3 +166,30 @@ def test_trips_that_want_two_keys_each_do_not_deadlock_where_each_waits_for_one(
     tick()
     assert not CallQueue.objects.waiting().exists()
     audit(has_ended=False)
+
+
+def test_a_trip_that_waits_for_a_key_holds_none_that_the_holder_may_wait_for() -> None:
+    for name in ("one", "two"):
+        RateLimitKey.objects.declare(name, concurrency=500)
+    queues = [f"queue-{number}" for number in range(100)]
+    for queue in queues:
+        write([["one", "two"]], queue=queue)
+    seen = []
+    with actors(1) as (worker,), locked("one") as holder:
+        pids = db_admin.backends(worker.name)
+
+        def is_waiting() -> bool:
+            return holder.info.backend_pid in db_admin.blockers(pids)
+
+        for queue in queues:  # A trip waits for milliseconds: not each is seen.
+            taker = Taker(queues=[queue], becomes=State.DISPATCHED)
+            trip = worker.begin(take, taker, room=1)
+            while not trip.done() and not is_waiting():
+                pass
+            with transaction.atomic():
+                two = RateLimitKey.objects.select_for_update(no_key=True, skip_locked=True).filter(name="two").exists()
+                seen += [two] if is_waiting() else []
+            trip.result()
+            if seen:
+                break
+    assert seen == [True]

@@ -36,7 +36,6 @@ DECLARE
   v_done bigint[] := '{}';                           -- lanes that are settled
   v_over uuid[] := '{}';                             -- calls that are settled
   v_is_over bool;
-  v_is_own bool;
   v_met bigint[] := '{}';                            -- the lanes of the calls that are decided
   v_short int;                                       -- the priority of a lane that may have more calls than were read
   v_call record;
@@ -52,7 +51,6 @@ DECLARE
   v_costs int[];
   v_members jsonb;
   v_worker uuid;
-  v_publishes int;
   v_seated bigint[];                                 -- lanes whose share takes turns on a key of theirs, see shares
   v_seats @seat[];
   v_lines @line[];
@@ -84,9 +82,15 @@ BEGIN
     END IF;
     FOR v_call IN
       SELECT head.id, head.key_costs, head.fate, head.turn, lane.id AS lane, lane.place, lane.key_ids, lane.queue,
-             lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n
+             lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n,
+             mine.seat, mine.publishes, mine.is_own
         FROM unnest(p_found.lanes) AS lane
-       CROSS JOIN LATERAL (SELECT array_position(p_queues, lane.queue) AS n) AS mine
+       CROSS JOIN LATERAL (
+             SELECT array_position(p_queues, lane.queue) AS n, array_position(v_seated, lane.id) AS seat,
+                    -- Whether a limit per worker is the taker's own: else the broker chooses the worker.
+                    lane.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL) AS is_own,
+                    CASE WHEN lane.taker = 'published' OR p_becomes = 'dispatched'
+                         THEN array_position(p_found.published, lane.queue) END AS publishes) AS mine
        CROSS JOIN LATERAL (
              SELECT cardinality(array_positions(v_met, lane.id)) AS n,
                     CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until) AND lane.last_served_at IS NULL
@@ -102,7 +106,7 @@ BEGIN
                       WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
                         AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
                       ORDER BY call.position
-                      LIMIT COALESCE(v_seats[array_position(v_seated, lane.id)].heads, v_heads)
+                      LIMIT COALESCE(v_seats[mine.seat].heads, v_heads)
                         FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
        CROSS JOIN LATERAL (
              SELECT COALESCE(v_rounds[array_position(v_ranked, head.id)], 100000 * (head.turn + met.n)) AS n) AS round
@@ -113,27 +117,23 @@ BEGIN
                       ORDER BY lane.priority DESC, round.n, met.at, lane.id, head.turn) NULLS FIRST,
                 round.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.at, lane.id, head.turn
     LOOP
-      CONTINUE WHEN v_call.lane = ANY (v_done);
-      -- Whether a limit per worker is the taker's own: else the broker chooses the worker.
-      v_is_own := v_call.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL);
-      v_publishes := CASE WHEN v_call.taker = 'published' OR p_becomes = 'dispatched'
-                          THEN array_position(p_found.published, v_call.queue) END;
-      CONTINUE WHEN (v_call.taker = 'mine' AND v_left = 0) OR v_publish[v_publishes] = 0;
+      CONTINUE WHEN v_call.lane = ANY (v_done) OR (v_call.taker = 'mine' AND v_left = 0)
+                 OR v_publish[v_call.publishes] = 0;
       IF v_call.priority < v_short OR (v_short IS NOT NULL AND (p_stride IS NOT NULL OR p_is_strict)) THEN
         v_is_over := false;                          -- more calls of that lane may come before this one
         EXIT;
       END IF;
       v_met := v_met || v_call.lane;
       IF v_seats IS NOT NULL THEN
-        s := array_position(v_seated, v_call.lane);
+        s := v_call.seat;
         v_line := v_seats[s].line;
       END IF;
 
       -- What stops it: 1 a limit that never allows it, 2 a limit, 3 a lock, 4 what this worker holds; 9 nothing.
       v_least := 9;
-      v_at := v_now;
-      v_by := NULL;
       v_by_id := NULL;
+      v_at := v_now;
+      v_opens := NULL;
       v_ks := '{}';
       v_costs := '{}';
       v_members := NULL;
@@ -142,12 +142,10 @@ BEGIN
         k := array_position(v_ids, v_call.key_ids[i]);
         m := NULL;
         IF v_keys[k].is_group THEN                   -- the member with most room, of this worker if any
-          SELECT member.n INTO m
-            FROM (SELECT n, v_keys[n].id, v_keys[n].room, v_keys[n].own, v_keys[n].last_at
-                    FROM generate_subscripts(v_keys, 1) AS n
-                   WHERE starts_with(v_keys[n].name, rtrim(v_keys[k].name, '*')) AND NOT v_keys[n].is_group
-                     AND v_keys[n].fits >= v_cost AND v_keys[n].room >= v_cost
-                     AND COALESCE(v_keys[n].next_at <= v_until, true)) AS member (n, id, room, own, last_at)
+          SELECT member.ordinality INTO m
+            FROM unnest(v_keys) WITH ORDINALITY AS member
+           WHERE member.room >= v_cost AND member.fits >= v_cost AND COALESCE(member.next_at <= v_until, true)
+             AND NOT member.is_group AND starts_with(member.name, rtrim(v_keys[k].name, '*'))
            ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id
            LIMIT 1;
         END IF;
@@ -176,10 +174,9 @@ BEGIN
           v_costs := v_costs || v_cost;
           v_members := COALESCE(v_members, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
         END IF;
-      END LOOP;
-      FOREACH k IN ARRAY v_ks LOOP
-        v_at := GREATEST(v_at, v_keys[k].next_at,
-                         CASE WHEN v_keys[k].next_at IS NOT NULL THEN v_now + p_tuning.lead END);
+        v_at := GREATEST(v_at, v_keys[k].next_at, v_keys[m].next_at,
+                         CASE WHEN COALESCE(v_keys[k].next_at, v_keys[m].next_at) IS NOT NULL
+                              THEN v_now + p_tuning.lead END);
       END LOOP;
 
       IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
@@ -197,7 +194,6 @@ BEGIN
                                      ELSE 'later' END),
           COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::@fate;
         v_over := v_over || v_call.id;
-        v_opens := NULL;
         CONTINUE WHEN cardinality(v_fates) > 50;     -- enough for one trip
         IF v_call.turn = v_heads THEN
           v_short := GREATEST(v_short, v_call.priority);
@@ -208,7 +204,7 @@ BEGIN
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
-        v_move := (v_call.lane, CASE WHEN v_least = 4 AND v_is_own THEN -1 ELSE v_by_id END,
+        v_move := (v_call.lane, CASE WHEN v_least = 4 AND v_call.is_own THEN -1 ELSE v_by_id END,
                    NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END, false);
         IF s IS NOT NULL AND (v_least = 3 OR (v_least = 2 AND v_by_id = v_lines[v_line].key_id)) THEN
           IF v_least = 2 AND v_seats[s].turn IS NULL THEN           -- its share pays for the turn
@@ -229,11 +225,10 @@ BEGIN
             v_open := v_open || v_by_id;
             v_opens := @opens_at(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
             IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::@pending; END IF;
-            v_opens := NULL;
           WHEN 3 THEN
             v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_move.place)::@pending;
           ELSE
-            IF v_is_own THEN
+            IF v_call.is_own THEN
               v_keys[v_by].own := 0;
               v_wake := v_wake || @wake(v_call.queue, v_by_id, NULL, p_tuning.silence, v_now);
             END IF;
@@ -248,7 +243,9 @@ BEGIN
         v_over := v_over || v_call.id;
         v_served := array_remove(v_served, v_call.lane) || v_call.lane;
         IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
-        IF v_publishes IS NOT NULL THEN v_publish[v_publishes] := v_publish[v_publishes] - 1; END IF;
+        IF v_call.publishes IS NOT NULL THEN
+          v_publish[v_call.publishes] := v_publish[v_call.publishes] - 1;
+        END IF;
         IF v_call.taker = 'mine' THEN
           v_left := v_left - 1;
           v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
@@ -282,21 +279,15 @@ BEGIN
                           THEN v_now
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
+        v_move := (v_call.lane, v_call.place, @turn_at(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
+                   v_seats[s].turn IS NOT NULL)::@move;
         IF v_opens IS NULL THEN                      -- passed over: it waits behind all others of the key for a round
-          v_moves := v_moves || (v_call.lane, v_call.place,
-            COALESCE(@turn_at(v_seats[s].turn + v_seats[s].length), v_now), 'infinity', NULL,
-            v_seats[s].turn IS NOT NULL)::@move;
-          CONTINUE;
-        ELSIF v_opens <= v_now THEN                  -- none has come: any worker of its queue finds it ready
-          v_moves := v_moves || CASE WHEN v_seats[s].turn IS NULL
-                                     THEN (v_call.lane, 0, NULL, v_opens, NULL, false)::@move
-                                     ELSE (v_call.lane, v_call.place, @turn_at(v_seats[s].turn), v_opens, NULL, true)
-                                          ::@move END;
-          CONTINUE;
-        ELSE
-          v_moves := v_moves || (v_call.lane, v_call.place, @turn_at(v_seats[s].turn), v_opens, NULL,
-                                 v_seats[s].turn IS NOT NULL)::@move;
+          v_move.served_at := COALESCE(@turn_at(v_seats[s].turn + v_seats[s].length), v_now);
+        ELSIF v_opens <= v_now AND NOT v_move.is_turn THEN
+          v_move.place := 0;                         -- none has come: any worker of its queue finds it ready
         END IF;
+        v_moves := v_moves || v_move;
+        CONTINUE WHEN COALESCE(v_opens <= v_now, true);
       END IF;
 
       FOR i IN 1 .. cardinality(v_ks) LOOP
@@ -317,7 +308,8 @@ BEGIN
             v_key.unstarted := v_key.unstarted + v_cost;
           ELSIF v_key.is_counted THEN                -- each start counts from its own time on
             v_counts := true;
-            v_counted_at := GREATEST(v_key.last_at, CASE WHEN v_key.next_at IS NULL THEN v_at + p_tuning.slack ELSE v_at END);
+            v_counted_at := GREATEST(v_key.last_at,
+                                     CASE WHEN v_key.next_at IS NULL THEN v_at + p_tuning.slack ELSE v_at END);
             IF v_key.used > 0 AND v_key.last_at < v_counted_at THEN
               v_counted := v_counted || v_key;
               v_key.total := COALESCE(v_key.total, 0) + v_key.used;
@@ -331,7 +323,6 @@ BEGIN
         v_keys[v_ks[i]] := v_key;
       END LOOP;
       IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
-      v_opens := NULL;
       EXIT WHEN NOT v_is_over AND v_seats IS NOT NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));

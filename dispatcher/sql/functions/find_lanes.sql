@@ -123,18 +123,23 @@ BEGIN
 
   FOR v_round IN 1 .. 2 LOOP
     EXIT WHEN v_want = '{}';
-    v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
-    IF v_locked.busy <> '{}' THEN
-      IF NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
-        BEGIN                                        -- locked keys stop every lane: wait for them
-          PERFORM FROM dispatcher_ratelimitkey AS key
-            WHERE key.id = ANY (v_locked.busy) ORDER BY key.id FOR NO KEY UPDATE;
-          v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
-        EXCEPTION WHEN lock_not_available THEN
-          NULL;
-        END;
+    BEGIN
+      v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      IF v_locked.busy <> '{}' AND NOT EXISTS (
+           SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
+        RAISE lock_not_available;
       END IF;
-    END IF;
+    EXCEPTION WHEN lock_not_available THEN
+      -- Locked keys stop every lane. Let go of the others, and wait for all in order of id: who has the locked ones may
+      -- wait for these.
+      BEGIN
+        PERFORM FROM dispatcher_ratelimitkey AS key
+          WHERE key.id = ANY (v_want) AND key.id <> ALL (v_ids) ORDER BY key.id FOR NO KEY UPDATE;
+      EXCEPTION WHEN lock_not_available THEN
+        NULL;
+      END;
+      v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    END;
     v_now := COALESCE(p_now, clock_timestamp());
     v_keys := v_keys || v_locked.keys;
     v_ids := v_ids || v_locked.ids;

@@ -33,8 +33,8 @@ BEGIN
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
        AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
        AND (ending.claim IS NULL OR call.claim = ending.claim)
-       AND (SELECT slot.id FROM dispatcher_slot AS slot
-             WHERE slot.call_id = ending.id AND slot.id NOT IN (SELECT slots.id FROM slots) LIMIT 1) IS NULL
+       AND call.id <> ALL (ARRAY(SELECT slot.call_id FROM dispatcher_slot AS slot
+                                  WHERE slot.call_id = ANY (p_calls) AND slot.id NOT IN (SELECT slots.id FROM slots)))
     RETURNING call.id
   ), gone AS (
     DELETE FROM dispatcher_slot AS slot

@@ -11,14 +11,6 @@
 -- p_pulled: calls are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by
 -- its weight, and by how much a start moves that; NULL: all take turns. p_is_strict: p_queues are served in their
 -- order.
-CREATE TYPE @site AS (
-    row tid,
-    place bigint,
-    served_at timestamptz,
-    last_served_at timestamptz,
-    kept_until timestamptz,
-    waits_from bigint
-);
 CREATE FUNCTION @take(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_process uuid, p_is_marked bool, p_may_rest bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
@@ -41,7 +33,6 @@ DECLARE
   v_keys @key_room[] := '{}';                        -- those with lanes that stay parked
   v_key @key_room;
   v_queues text[];
-  v_sites @site[];
   v_freed record;
   v_is_ready bool;                                   -- lanes of this worker's queues are
   v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
@@ -120,47 +111,7 @@ BEGIN
     PERFORM @note_limits(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
   IF v_chosen.lines IS NOT NULL THEN PERFORM @pay(v_chosen.lines); END IF;
-  IF v_found.lanes <> '{}' THEN
-    -- A lane that is served alone keeps its turn, and is written now and then: an old snapshot keeps each version.
-    v_sites := ARRAY(
-      SELECT (lane.row, site.place, COALESCE(site.served_at, site.last_served_at),
-              CASE WHEN site.is_turn THEN site.last_served_at END, site.kept_until, site.waits_from)::@site
-        FROM unnest(v_found.lanes) AS lane
-       CROSS JOIN LATERAL (
-             SELECT move.served_at, move.is_turn, move.kept_until, turn.turn,
-                    COALESCE(v_now + turn.turn * interval '1 microsecond', lane.last_served_at, lane.served_at)
-                    AS last_served_at,
-                    CASE WHEN move.lane IS NOT NULL THEN move.place WHEN first.position IS NOT NULL THEN 0 END AS place,
-                    COALESCE(first.position,
-                             (SELECT max(call.position) + 1 FROM dispatcher_callqueue AS call
-                               WHERE turn.turn IS NOT NULL AND call.lane_id = lane.id
-                                 AND call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start))),
-                             lane.waits_from) AS waits_from
-               FROM (SELECT array_position(v_chosen.served, lane.id) AS turn) AS turn
-               LEFT JOIN unnest(v_chosen.moves) AS move ON move.lane = lane.id
-               LEFT JOIN LATERAL (
-                    SELECT call.position
-                      FROM dispatcher_callqueue AS call
-                     WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
-                       AND call.state = 'available' AND call.oversized_key_id IS NULL
-                     ORDER BY call.position
-                     LIMIT 1) AS first ON true) AS site
-       WHERE site.place IS DISTINCT FROM lane.place OR site.kept_until IS DISTINCT FROM lane.kept_until
-          OR site.served_at IS NOT NULL OR lane.last_served_at IS NOT NULL
-          OR site.waits_from >= lane.waits_from + 64
-          OR (site.turn IS NOT NULL
-              AND (lane.served_at < v_now - interval '1 minute' OR v_found.is_parked OR cardinality(v_found.lanes) > 1
-                   OR (SELECT other.lane_id FROM dispatcher_lanesite AS other
-                        WHERE other.place = 0 AND other.queue = ANY (p_queues) AND other.lane_id <> lane.id LIMIT 1)
-                      IS NOT NULL)));
-    IF v_sites <> '{}' THEN
-      UPDATE dispatcher_lanesite AS site
-         SET place = settled.place, served_at = settled.served_at, last_served_at = settled.last_served_at,
-             kept_until = settled.kept_until, waits_from = settled.waits_from
-        FROM unnest(v_sites) AS settled
-       WHERE site.ctid = ANY (ARRAY(SELECT settled.row FROM unnest(v_sites) AS settled)) AND site.ctid = settled.row;
-    END IF;
-  END IF;
+  IF v_found.lanes <> '{}' THEN PERFORM @write_lanes(v_found, v_chosen, p_queues); END IF;
 
   -- 5 Leave nothing behind: what must be looked at later is noted; the room that is left goes to lanes parked on it.
   IF v_found.turn_keys <> '{}' THEN                  -- lanes of other queues may be ready now
