@@ -54,7 +54,7 @@ def worker(server: Server, processes: Processes) -> Iterator[Processes]:
 
 
 def test_a_worker_whose_database_is_restarted_runs_each_call_once(worker: Processes, server: Server) -> None:
-    Queue.objects.create(name=QUEUE, delivery="direct")
+    Queue.objects.update_or_create(name=QUEUE, defaults={"delivery": "direct"})
     RateLimitKey.objects.declare("api", concurrency=2)
     nap = Call(sample_tasks.nap, args=[0.05], keys=["api"], queue=QUEUE)
     calls = CallQueue.objects.send_many([nap] * COUNT)
