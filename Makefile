@@ -93,7 +93,8 @@ chaos-services: .venv/dev.stamp ## the same on PostgreSQL with RabbitMQ, and aga
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
 	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
 		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" \
-			$(BIN)/python -m trials.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS) || exit; \
+			$(BIN)/python -m trials.chaos --delivery broker $(if $(SEED),--seed $(SEED)) \
+				$(if $(MINUTES),--minutes $(MINUTES)) $(ARGS) || exit; \
 	done
 
 conformance: .venv/dev.stamp ## run the Open Job Spec's public cases against a live server (SUITES=DIR, ARGS=--strict; 5 minutes)

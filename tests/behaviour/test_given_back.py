@@ -34,6 +34,19 @@ def test_a_call_that_is_given_back_leaves_its_room_to_those_that_can_use_it(driv
     assert [each.call for each in drive.take()] == [other.id]
 
 
+@pytest.mark.deliveries("direct", "http")  # With the broker, who gives it back dispenses for all queues.
+def test_a_call_that_is_given_back_leaves_its_room_to_other_queues_where_its_own_has_no_worker(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    call = drive.send("api")
+    (run,) = drive.take()
+    other = drive.beside("direct")
+    waiting = other.send("api")
+    assert other.take() == []
+    assert drive.give_back(run)
+    assert (drive.state(call), other.state(waiting)) == (State.AVAILABLE, State.AVAILABLE)
+    assert [each.call for each in other.take()] == [waiting.id]
+
+
 def test_a_call_that_is_given_back_twice_waits_once(drive: Drive) -> None:
     first, second = drive.send_many(2)
     (run,) = drive.take()

@@ -43,6 +43,16 @@ def test_a_worker_at_its_limit_goes_on_with_calls_of_other_keys(drive: Drive) ->
 
 
 @by_worker
+def test_a_worker_with_room_takes_the_highest_of_those_that_another_may_not_take(drive: Drive) -> None:
+    drive.key(per_worker=1)
+    drive.send("api", priority=1)
+    drive.take()
+    _, high = (drive.send("api", priority=priority) for priority in (0, 5))
+    assert drive.take(2) == []
+    assert [run.call for run in drive.take(worker="two")] == [high.id]
+
+
+@by_worker
 def test_the_key_of_a_queue_limits_a_worker_too(drive: Drive) -> None:
     drive.key(f"queue:{drive.queue}", per_worker=2)
     drive.send_many(5)

@@ -35,7 +35,7 @@ ENDED = "ended"
 def install() -> None:
     """Set the fault points in this process, if it is one of the trial's."""
     if "CHAOS_NAME" in os.environ:
-        session.Session.take_woken = _trapped_after(NOTIFIED, session.Session.take_woken)
+        session.Session.take_woken = _trapped_after(NOTIFIED, session.Session.take_woken)  # type: ignore[method-assign]
         sent.serve = _trapped(WAKING, sent.serve)
         publish.publish = _trapped(PUBLISHING, publish.publish)
         run.run = _trapped(RUNNING, run.run)
