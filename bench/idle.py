@@ -20,7 +20,7 @@ from bench.figures import Bench, Bound, Figure
 from bench.tasks import nothing
 from dispatcher import sql
 from dispatcher.lifecycle import heartbeat, wake
-from dispatcher.models import CallQueue, Feed
+from dispatcher.models import CallQueue, Process
 
 WORKERS = 100
 SENDS = 20
@@ -85,10 +85,10 @@ def _idle_workers(count: int) -> "Iterator[psycopg.Connection[tuple[object, ...]
         for worker in workers:
             listener.execute("SELECT pg_advisory_lock(hashtextextended(%s::uuid::text, 0))", [worker])
             _mark_idle(worker)
-        for process in Feed.objects.values_list("id", flat=True):
+        for process in Process.objects.values_list("id", flat=True):
             listener.execute(f"LISTEN {wake.channel(process)}")
         yield listener
-    Feed.objects.filter(worker_id__in=workers).delete()
+    Process.objects.filter(worker_id__in=workers).delete()
 
 
 def _mark_idle(worker: UUID) -> None:
@@ -105,4 +105,4 @@ def _mark_idle(worker: UUID) -> None:
     )
     heartbeat.record(here, [])
     idle_at = sql.now() + timedelta(hours=1)
-    Feed.objects.create(id=worker, worker_id=worker, queues=[fixtures.QUEUE], idle_at=idle_at)
+    Process.objects.create(id=worker, worker_id=worker, queues=[fixtures.QUEUE], idle_at=idle_at)

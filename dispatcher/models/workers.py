@@ -27,7 +27,7 @@ class Worker(models.Model):
         return f"{self.name} ({self.pid})"
 
 
-class Feed(models.Model):
+class Process(models.Model):
     """A process of a Celery worker that takes calls of direct queues, or a fetch that waits over HTTP."""
 
     id = models.UUIDField(primary_key=True, editable=False)

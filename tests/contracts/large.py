@@ -42,7 +42,7 @@ SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'celery@'
        timestamptz '2030-01-01', timestamptz '2040-01-01'
   FROM generate_series(1, 20) AS n;
 
-INSERT INTO dispatcher_feed (id, worker_id, queues, idle_at)
+INSERT INTO dispatcher_process (id, worker_id, queues, idle_at)
 SELECT worker.id, worker.id, ARRAY['other'], worker.seen_at FROM dispatcher_worker AS worker;
 
 INSERT INTO dispatcher_callqueue

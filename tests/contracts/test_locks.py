@@ -28,7 +28,7 @@ WAITS = {
     ("finish/requeue_call", "callqueue"): "the same; recovery has locked the call before",
     ("heartbeat/record_heartbeat", "worker"): OWN_ROW,
     ("heartbeat/stop_worker", "worker"): OWN_ROW,
-    ("workers/delete_mark", "feed"): OWN_ROW,
+    ("workers/delete_mark", "process"): OWN_ROW,
     ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
     ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,
     ("workflows/record_parts", "ojs_workflow"): "written by the look at workflows alone",
@@ -101,7 +101,7 @@ def test_a_function_waits_for_a_lock_for_20_ms_at_most() -> None:
         ("UPDATE dispatcher_lane AS lane SET a = 1", {"lane"}),
         ("DELETE FROM dispatcher_note AS n WHERE (SELECT FROM dispatcher_note AS m FOR UPDATE SKIP LOCKED)", set()),
         ("DELETE FROM dispatcher_note AS n WHERE (SELECT FROM dispatcher_slot AS s FOR UPDATE SKIP LOCKED)", {"note"}),
-        ("INSERT INTO dispatcher_feed (a) SELECT 1 ON CONFLICT (a) DO UPDATE SET a = 2", {"feed"}),
+        ("INSERT INTO dispatcher_process (a) SELECT 1 ON CONFLICT (a) DO UPDATE SET a = 2", {"process"}),
     ],
 )
 def test_a_wait_is_found(text: str, expected: set[str]) -> None:

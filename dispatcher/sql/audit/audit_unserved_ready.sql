@@ -22,9 +22,9 @@ SELECT 'queue ' || hop.queue AS what, hop.queue AS target,
             THEN (NOT %(needs_worker)s::bool OR {{queue_has_worker(hop.queue, clock.now)}})
                  AND ({{queue_unclaimed(hop.queue)}}) < %(ahead)s::int
             ELSE EXISTS (SELECT
-                           FROM dispatcher_feed AS feed
-                           JOIN dispatcher_worker AS worker ON worker.id = feed.worker_id
-                          WHERE feed.idle_at IS NOT NULL AND hop.queue = ANY (feed.queues)
+                           FROM dispatcher_process AS process
+                           JOIN dispatcher_worker AS worker ON worker.id = process.worker_id
+                          WHERE process.idle_at IS NOT NULL AND hop.queue = ANY (process.queues)
                             AND worker.serves_until > clock.now AND worker.stopped_at IS NULL) END
  ORDER BY hop.queue
  LIMIT %(most)s::int

@@ -18,9 +18,9 @@ SELECT stopping.name AS stopped_by, stopping.members, COALESCE(stopping.has_room
        {{queue_delivery(call.queue)}} AS delivery,
        {{queue_has_worker(call.queue, clock.now)}} AS is_served,
        EXISTS (SELECT
-                 FROM dispatcher_feed AS feed
-                 JOIN dispatcher_worker AS worker ON worker.id = feed.worker_id
-                WHERE feed.idle_at IS NOT NULL AND call.queue = ANY (feed.queues)
+                 FROM dispatcher_process AS process
+                 JOIN dispatcher_worker AS worker ON worker.id = process.worker_id
+                WHERE process.idle_at IS NOT NULL AND call.queue = ANY (process.queues)
                   AND worker.serves_until > clock.now) AS is_worker_idle,
        ({{queue_unclaimed(call.queue)}}) >= %(ahead)s::int AS is_full,
        call.queue, call.task, call.returns,
