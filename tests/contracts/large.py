@@ -78,7 +78,7 @@ SELECT 1 + n % 100, timestamptz '2029-12-31' + n * interval '1 second', n / 100 
 """
 TABLES: Final = ", ".join(
     f"dispatcher_{name}"
-    for name in "callqueue lane lanesite ratelimitkey slot start note worker queue feed".split()  # noqa: SIM905
+    for name in "callqueue lane lanesite ratelimitkey slot start note worker queue process".split()  # noqa: SIM905
 )
 EMPTY: Final = f"TRUNCATE {TABLES} CASCADE"
 

@@ -1,4 +1,4 @@
-"""Which statements of a feed, a tick, a claim, a fetch or a recovery may wait for the lock of a row, and how long."""
+"""Which statements of a loop, a tick, a claim, a fetch or a recovery may wait for the lock of a row, and how long."""
 
 import re
 from pathlib import Path
@@ -29,6 +29,7 @@ WAITS = {
     ("heartbeat/record_heartbeat", "worker"): OWN_ROW,
     ("heartbeat/stop_worker", "worker"): OWN_ROW,
     ("workers/delete_mark", "process"): OWN_ROW,
+    ("periodic_runs/begin_runs", "periodicrun"): "who waits finds that another worker runs the task",
     ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
     ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,
     ("workflows/record_parts", "ojs_workflow"): "written by the look at workflows alone",
