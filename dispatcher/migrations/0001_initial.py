@@ -1134,5 +1134,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("71f01f9c"),
+        InstallFunctions("bcfac209"),
     ]

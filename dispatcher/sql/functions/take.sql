@@ -212,7 +212,7 @@ BEGIN
   SELECT array_remove(v_chosen.wake || array_agg(
            CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues)
                                                    OR queue.delivery <> v_delivery)
-                     AND (SELECT process.id FROM dispatcher_process AS process WHERE process.idle_at IS NOT NULL LIMIT 1)
+                     AND (SELECT idle.id FROM dispatcher_process AS idle WHERE idle.idle_at IS NOT NULL LIMIT 1)
                          IS NOT NULL
                 THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
          COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),

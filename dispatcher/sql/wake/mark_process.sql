@@ -1,4 +1,4 @@
--- mark_process: this process serves these queues: a lane of them whose turn it is may be its worker's. It is not idle yet.
+-- mark_process: this process serves these queues: a lane of them whose turn it is may be its worker's. It is not idle.
 -- The commit is not waited for: a crash of the server ends the process's connection, and then it writes the mark again.
 -- A row that is there is left to the next trip, which may find it locked.
 WITH durability AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
