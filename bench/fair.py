@@ -21,7 +21,7 @@ from django.db import connections
 from bench import database, fixtures, trips
 from bench.figures import Bench, Bound, Figure
 from bench.trips import Backend, Worker
-from dispatcher.models import CallQueue, Feed, Lane, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Lane, Process, Queue, RateLimitKey
 from dispatcher.states import Delivery
 
 PROCESSES: Final = 4
@@ -104,7 +104,7 @@ def fair(bench: Bench) -> Iterator[Figure]:
 def make(contest: Contest, calls: int = CALLS) -> None:
     """Make the keys and the lanes, and let the calls wait."""
     fixtures.clear()
-    Feed.objects.all().delete()
+    Process.objects.all().delete()
     fair_by = "tenant:*" if contest.is_fair else None
     api = RateLimitKey.objects.create(name="api", fair_by=fair_by, **contest.limits)
     for number, (lanes, weight) in enumerate(zip(contest.lanes, contest.weights, strict=True)):

@@ -30,7 +30,7 @@ from dispatcher import ending
 from dispatcher.engine import dispenser
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Notes, Start, Taken, Taker, take
-from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Process, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import Delivery
 
@@ -175,7 +175,7 @@ class Worker:
             tasks=[nothing.name],
         )
         heartbeat.record(here, [])
-        Feed.objects.create(id=here.id, worker_id=here.id, queues=[queue])
+        Process.objects.create(id=here.id, worker_id=here.id, queues=[queue])
 
     def __call__(self) -> Taken:
         """Make a trip. Raises AssertionError if it starts less than it should."""
@@ -195,7 +195,7 @@ class Worker:
 def _make(scene: Scene, waiting: int) -> None:
     """Make the keys and lanes of a scene, and let so many calls wait in its lanes."""
     fixtures.clear()
-    Feed.objects.all().delete()
+    Process.objects.all().delete()
     made = RateLimitKey.objects.bulk_create(RateLimitKey(name=name, **limits) for name, limits in scene.keys.items())
     keys = {key.name: key.pk for key in made}
     lanes = fixtures.make_lanes([[keys[name] for name in names] for names in scene.lanes])

@@ -161,7 +161,7 @@ def needs_worker() -> bool:
     return queue_grace() is not None
 
 
-def feed_silence() -> timedelta:
+def process_silence() -> timedelta:
     """Return after which time without a heartbeat no sender wakes a worker."""
     return 3 * conf().heartbeat
 

@@ -22,7 +22,7 @@ from dispatcher.extension import registered
 from dispatcher.lifecycle import heartbeat, take, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Taker
-from dispatcher.models import CallQueue, Feed, LaneSite, RateLimitKey, Slot, Start
+from dispatcher.models import CallQueue, LaneSite, Process, RateLimitKey, Slot, Start
 from dispatcher.signals import call_finished
 from dispatcher.states import Delivery, State
 from tests import db_admin, sessions
@@ -264,7 +264,7 @@ class Idle:
         sessions.begin(self.process)
         taker = Taker(worker=self.info.id, process=self.process, queues=self.queues, tasks=[TASK])
         wake.serve(self.process, self.info.id, self.queues)
-        Feed.objects.filter(id=self.process).update(idle_at=self.drive.clock.now)
+        Process.objects.filter(id=self.process).update(idle_at=self.drive.clock.now)
         with transaction.atomic():
             self.has_calls = bool(direct.step(taker, room=1, is_marked=True, may_rest=True).starts)
             """Whether it saw calls as it came to rest."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from dispatcher import event_log, sql
-from dispatcher.conf import conf, feed_silence, is_eager, needs_worker
+from dispatcher.conf import conf, is_eager, needs_worker, process_silence
 from dispatcher.ending import Ending
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.finish import Ended
@@ -239,7 +239,7 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
         "ramp": settings.ramp,
         "later": settings.reschedule_after,
         "keep": KEEP,
-        "silence": feed_silence(),
+        "silence": process_silence(),
         "notes": None if taker is None or taker.notes is None else taker.notes.age(),
         "lease": (taker and taker.lease) or settings.run_lease,
         "dispatch_lease": settings.dispatch_lease,

@@ -1,4 +1,4 @@
-"""Wake: which workers with a feed are idle, and how one of them learns that a call may start.
+"""Wake: which processes of workers are idle, and how one of them learns that a call may start.
 
 The channel of a worker is for itself alone; without LISTEN (behind a transaction pooler) the worker polls.
 """
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from dispatcher import sql
-from dispatcher.conf import feed_silence, is_eager
+from dispatcher.conf import is_eager, process_silence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +33,17 @@ def channel(process: UUID) -> str:
 
 def serve(process: UUID, worker: UUID, queues: Sequence[str]) -> None:
     """Note that this process of a worker takes calls of these queues; a trip marks it as idle."""
-    sql.change("mark_feed", {"process": process, "worker": worker, "queues": list(queues)})
+    sql.change("mark_process", {"process": process, "worker": worker, "queues": list(queues)})
 
 
 def unmark(process: UUID) -> None:
     """Note that this process is not idle any more."""
-    sql.change("unmark_feed", {"process": process})
+    sql.change("unmark_process", {"process": process})
 
 
 def delete(processes: Collection[UUID]) -> None:
     """Delete the marks of these processes, and those of workers that have stopped or are lost."""
-    sql.change("delete_feed", {"processes": list(processes)})
+    sql.change("delete_process", {"processes": list(processes)})
 
 
 def ask(*, calls: Collection[UUID] = (), queues: Collection[str] = ()) -> sql.Asked[Woken]:
@@ -51,7 +51,7 @@ def ask(*, calls: Collection[UUID] = (), queues: Collection[str] = ()) -> sql.As
 
     After the commit of the calls, in a transaction of its own. calls: of each lane the first one.
     """
-    params = {"calls": list(calls), "queues": list(queues), "silence": feed_silence(), "is_eager": is_eager()}
+    params = {"calls": list(calls), "queues": list(queues), "silence": process_silence(), "is_eager": is_eager()}
     return sql.ask("wake_workers", Woken, params)
 
 

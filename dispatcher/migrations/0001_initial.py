@@ -22,7 +22,7 @@ ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacu
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_queue SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_worker SET (vacuum_truncate = false, toast.vacuum_truncate = false);
-ALTER TABLE dispatcher_feed SET (vacuum_truncate = false);
+ALTER TABLE dispatcher_process SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_eventlogentry SET (vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
@@ -37,10 +37,10 @@ ALTER TABLE dispatcher_start SET (autovacuum_vacuum_scale_factor = 0.02, autovac
 ALTER TABLE dispatcher_callqueue SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.05, vacuum_truncate = false, toast.vacuum_truncate = false);
-ALTER TABLE dispatcher_feed SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
+ALTER TABLE dispatcher_process SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 -- A process writes its mark again when it connects again.
-ALTER TABLE dispatcher_feed SET UNLOGGED;
+ALTER TABLE dispatcher_process SET UNLOGGED;
 ALTER TABLE dispatcher_periodicrun SET (fillfactor = 20, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 100, autovacuum_vacuum_cost_delay = 0);
 """
@@ -233,7 +233,7 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
-            name="Feed",
+            name="Process",
             fields=[
                 ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ("worker_id", models.UUIDField(null=True)),

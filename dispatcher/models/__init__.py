@@ -6,12 +6,11 @@ from dispatcher.models.events import EventLogEntry
 from dispatcher.models.keys import RateLimitKey, Share, Start
 from dispatcher.models.lanes import Lane, LaneSite, Note
 from dispatcher.models.queues import Queue
-from dispatcher.models.workers import Feed, LeaseCheck, PeriodicRun, ResultCursor, Worker
+from dispatcher.models.workers import LeaseCheck, PeriodicRun, Process, ResultCursor, Worker
 
 __all__ = [
     "CallQueue",
     "EventLogEntry",
-    "Feed",
     "KeyChange",
     "Lane",
     "LaneSite",
@@ -19,6 +18,7 @@ __all__ = [
     "NextPosition",
     "Note",
     "PeriodicRun",
+    "Process",
     "Queue",
     "RateLimitKey",
     "ResultCursor",

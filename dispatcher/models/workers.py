@@ -29,7 +29,7 @@ class Worker(Record):
         return f"{self.name} ({self.pid})"
 
 
-class Feed(Record):
+class Process(Record):
     """A process of a Celery worker that takes calls of direct queues, or a fetch that waits over HTTP."""
 
     id = models.UUIDField(primary_key=True, editable=False)

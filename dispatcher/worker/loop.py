@@ -235,7 +235,7 @@ class Loop:
         """Raise this in the task that runs, if it runs in a greenlet of gevent; return whether it does."""
         greenlet = self._greenlet
         if greenlet is not None:
-            sys.modules["gevent"].kill(greenlet, error, block=False)
+            sys.modules["gevent"].kill(greenlet, error)
         return greenlet is not None
 
     def _give_back_late(self) -> None:

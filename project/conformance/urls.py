@@ -14,7 +14,7 @@ from dispatcher.ojs.jobs import job_of
 from dispatcher.models import CallQueue
 
 TABLES = (
-    *("callqueue", "lane", "lanesite", "slot", "start", "note", "feed", "ratelimitkey", "queue", "worker"),
+    *("callqueue", "lane", "lanesite", "slot", "start", "note", "process", "ratelimitkey", "queue", "worker"),
     *("ojs_cron", "ojs_pullworker", "ojs_subscription"),
 )
 HEARTBEAT = "ojs/v1/workers/heartbeat"

@@ -39,8 +39,8 @@ OF_A_CALL: Final = [
     hot("publish_call", 30, **ONE),
     hot("publish_calls", 30, PASS, calls=[DISPATCHED], tickets=[DISPATCHED]),
     hot("requeue_call", 100, **ONE, claim=None, reason="unused"),
-    hot("mark_feed", 30, process=UUID(int=1), worker=UUID(int=1), queues=["direct"]),
-    hot("unmark_feed", 30, process=UUID(int=1)),
+    hot("mark_process", 30, process=UUID(int=1), worker=UUID(int=1), queues=["direct"]),
+    hot("unmark_process", 30, process=UUID(int=1)),
     hot("ready_queues", 50),
 ]
 OF_A_TICK: Final = [

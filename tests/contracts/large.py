@@ -42,7 +42,7 @@ SELECT ('00000000-0000-7000-9000-' || lpad(to_hex(n), 12, '0'))::uuid, 'celery@'
        timestamptz '2030-01-01', timestamptz '2040-01-01'
   FROM generate_series(1, 20) AS n;
 
-INSERT INTO dispatcher_feed (id, worker_id, queues, idle_at)
+INSERT INTO dispatcher_process (id, worker_id, queues, idle_at)
 SELECT worker.id, worker.id, ARRAY['other'], worker.seen_at FROM dispatcher_worker AS worker;
 
 INSERT INTO dispatcher_callqueue
@@ -78,7 +78,7 @@ SELECT 1 + n % 100, timestamptz '2029-12-31' + n * interval '1 second', n / 100 
 """
 TABLES: Final = ", ".join(
     f"dispatcher_{name}"
-    for name in "callqueue lane lanesite ratelimitkey slot start note worker queue feed".split()  # noqa: SIM905
+    for name in "callqueue lane lanesite ratelimitkey slot start note worker queue process".split()  # noqa: SIM905
 )
 EMPTY: Final = f"TRUNCATE {TABLES} CASCADE"
 

@@ -1,4 +1,4 @@
-"""Which statements of a feed, a tick, a claim, a fetch or a recovery may wait for the lock of a row, and how long."""
+"""Which statements of a loop, a tick, a claim, a fetch or a recovery may wait for the lock of a row, and how long."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,8 @@ WAITS = {
     ("recover/check_leases", "leasecheck"): "the row of recovery alone",
     ("finish/amend_call", "callqueue"): BRIEFLY,
     ("finish/requeue_call", "callqueue"): BRIEFLY,
-    ("workers/delete_mark", "feed"): OWN_ROW,
+    ("workers/delete_mark", "process"): OWN_ROW,
+    ("periodic_runs/begin_runs", "periodicrun"): "who waits finds that another worker runs the task",
     ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
     ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,
     ("workflows/record_parts", "ojs_part"): OF_THE_TRIP,
@@ -99,7 +100,7 @@ def test_a_function_waits_for_a_lock_for_20_ms_at_most() -> None:
         ("UPDATE dispatcher_lane AS lane SET a = 1", {"lane"}),
         ("DELETE FROM dispatcher_note AS n WHERE (SELECT FROM dispatcher_note AS m FOR UPDATE SKIP LOCKED)", set()),
         ("DELETE FROM dispatcher_note AS n WHERE (SELECT FROM dispatcher_slot AS s FOR UPDATE SKIP LOCKED)", {"note"}),
-        ("INSERT INTO dispatcher_feed (a) SELECT 1 ON CONFLICT (a) DO UPDATE SET a = 2", {"feed"}),
+        ("INSERT INTO dispatcher_process (a) SELECT 1 ON CONFLICT (a) DO UPDATE SET a = 2", {"process"}),
     ],
 )
 def test_a_wait_is_found(text: str, expected: set[str]) -> None:

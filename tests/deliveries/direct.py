@@ -13,7 +13,7 @@ from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.run import Outcome
 from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.limits.turns import Turns
-from dispatcher.models import Feed
+from dispatcher.models import Process
 from dispatcher.worker import call as worker_call
 from tests import sessions
 from tests.clock import Clock
@@ -80,7 +80,7 @@ class Direct(Celery):
 
     def _trip(self, taker: Taker, ends: Sequence[Run], *, room: int = 0, ending: Ending = _COMPLETED) -> Taken:
         ended = [each.handle.ended(ending) for each in ends]
-        is_marked = Feed.objects.filter(id=taker.process, idle_at__isnull=False).exists()
+        is_marked = Process.objects.filter(id=taker.process, idle_at__isnull=False).exists()
         taken = direct.step(taker, ended, room=room, is_marked=is_marked, may_rest=room > 0)
         self.locked = [each for each in ends if each.call in taken.locked]
         self.again_at = taken.again_at if taken.again_at == taken.at + _AGAIN else None
@@ -114,7 +114,7 @@ def begin_process(taker: Taker) -> None:
     assert taker.worker is not None
     assert taker.process is not None
     sessions.begin(taker.process)
-    if not Feed.objects.filter(id=taker.process, queues=list(taker.queues)).exists():
+    if not Process.objects.filter(id=taker.process, queues=list(taker.queues)).exists():
         wake.serve(taker.process, taker.worker, taker.queues)
 
 

@@ -16,7 +16,7 @@ from dispatcher.audit.invariants import CHECKS
 from dispatcher.engine.ticks import sweep
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Taker
-from dispatcher.models import CallQueue, Feed, LaneSite, LeaseCheck, Note, Queue, RateLimitKey, Slot, Start
+from dispatcher.models import CallQueue, LaneSite, LeaseCheck, Note, Process, Queue, RateLimitKey, Slot, Start
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, erase, seen, states, waiting
@@ -299,7 +299,7 @@ def test_a_ready_lane_of_a_direct_queue_is_not_served_where_a_worker_is_idle() -
     taker = Taker(worker=HERE.id, process=uuid4(), queues=["celery"])
     begin_process(taker)
     assert found() == []
-    Feed.objects.update(idle_at=Now())
+    Process.objects.update(idle_at=Now())
     assert found() == ["unserved_ready"]
     assert found(repair=True) == [], "the worker is woken, and is no longer idle"
 

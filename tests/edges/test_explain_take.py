@@ -9,7 +9,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from dispatcher.models import CallQueue, Feed, LaneSite, Note, Queue, RateLimitKey
+from dispatcher.models import CallQueue, LaneSite, Note, Process, Queue, RateLimitKey
 from tests.builders import snapshot
 from tests.db_admin import connect
 from tests.steps.test_functions import role  # noqa: F401
@@ -38,7 +38,7 @@ def printed(*args: str, **options: Any) -> str:
 
 
 def stored() -> list[list[dict[str, Any]]]:
-    rows = [sorted(map(str, model.objects.values())) for model in (LaneSite, Note, Feed)]
+    rows = [sorted(map(str, model.objects.values())) for model in (LaneSite, Note, Process)]
     return [*snapshot(), *rows]
 
 

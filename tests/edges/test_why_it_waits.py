@@ -13,7 +13,7 @@ from dispatcher import api, reports
 from dispatcher.engine import dispenser
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Taker, take
-from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Process, Queue, RateLimitKey
 from dispatcher.request import Call
 from tests.builders import HERE
 from tests.deliveries.direct import begin_process
@@ -56,7 +56,7 @@ def fill() -> None:
 
 def be_idle() -> None:
     begin_process(taker := Taker(worker=HERE.id, process=uuid4(), queues=["mail"]))
-    Feed.objects.filter(id=taker.process).update(idle_at=Now())
+    Process.objects.filter(id=taker.process).update(idle_at=Now())
 
 
 @pytest.mark.parametrize(

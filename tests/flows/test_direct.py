@@ -16,7 +16,7 @@ from django.db import connection
 
 from dispatcher import api
 from dispatcher.lifecycle.periodic_runs import TICK
-from dispatcher.models import CallQueue, Feed, PeriodicRun, Queue, RateLimitKey, Worker
+from dispatcher.models import CallQueue, PeriodicRun, Process, Queue, RateLimitKey, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests import db_admin
@@ -70,7 +70,7 @@ def test_a_worker_that_is_to_stop_starts_no_more_calls(processes: Processes) -> 
 def test_an_idle_worker_starts_a_call_without_a_poll(processes: Processes, worker: Worker) -> None:
     spans = []
     for _ in range(5):
-        eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).first)
+        eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).first)
         call = ended(send(sample_tasks.echo, "hello", keys=[]))
         spans.append((call.started_at - call.created_at).total_seconds())
     assert min(spans) < 0.15, "a notification, and not the look of every 0.3 s"
@@ -97,7 +97,7 @@ BLOCKED_BY = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHER
 def test_room_that_was_given_back_before_the_connection_broke_is_used(processes: Processes, tmp_path: Path) -> None:
     worker = start(processes)
     # One step of an idle worker starts the first call and parks the lane of the following one.
-    eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).first)
+    eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).first)
     tasks = (sample_tasks.wait_for_a_file, sample_tasks.echo)
     calls = [Call(task, args=[str(tmp_path / "go")], queue=QUEUE, keys=["api"]) for task in tasks]
     first, following = CallQueue.objects.send_many(calls)
@@ -120,7 +120,7 @@ def two_workers(processes: Processes) -> Iterator[None]:
     for name in ("worker", "second"):
         processes.start_worker(name, "-c", "1", env=SELDOM)
     processes.stack.wait_ready()
-    eventually(lambda: Feed.objects.filter(idle_at__isnull=False).count() == 2)
+    eventually(lambda: Process.objects.filter(idle_at__isnull=False).count() == 2)
     yield
     processes.kill_workers()
 
@@ -145,8 +145,8 @@ def test_a_window_that_opens_for_a_busy_worker_is_used_by_an_idle_one(processes:
 
 
 def test_a_worker_whose_mark_is_locked_starts_calls_all_the_same(processes: Processes, worker: Worker) -> None:
-    eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
-    with holding("SELECT FROM dispatcher_feed FOR UPDATE"):
+    eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+    with holding("SELECT FROM dispatcher_process FOR UPDATE"):
         assert [ended(send(sample_tasks.echo, word)).state for word in ("one", "two")] == [State.COMPLETED] * 2
 
 
@@ -158,16 +158,18 @@ def test_a_worker_notices_that_its_queue_is_direct_or_not_any_more(processes: Pr
     assert ended(send(sample_tasks.echo, "direct")).state == State.COMPLETED
 
 
-def test_a_worker_without_a_direct_queue_keeps_no_connection_for_its_feed(processes: Processes, worker: Worker) -> None:
+def test_a_worker_without_a_direct_queue_keeps_no_connection_for_its_loops(
+    processes: Processes, worker: Worker
+) -> None:
     def connections() -> int:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-                "AND query ~ '^/. (take|mark_feed|delete_feed) '"
+                "AND query ~ '^/. (take|mark_process|delete_process) '"
             )
             return int(cursor.fetchone()[0])
 
-    mine = Feed.objects.filter(worker_id=worker.id)
+    mine = Process.objects.filter(worker_id=worker.id)
     eventually(mine.filter(idle_at__isnull=False).exists)
     assert connections() == worker.processes
     Queue.objects.filter(name=QUEUE).update(delivery="broker")
@@ -310,7 +312,7 @@ def test_no_worker_runs_more_of_a_key_than_one_worker_may(processes: Processes, 
     for name in ("worker", "second", "third"):
         processes.start_worker(name, "-P", pool, "-c", "4", env={"FLOWS_FALLBACK": "1"})
     processes.stack.wait_ready()
-    eventually(lambda: Feed.objects.filter(idle_at__isnull=False).values("worker_id").distinct().count() == 3)
+    eventually(lambda: Process.objects.filter(idle_at__isnull=False).values("worker_id").distinct().count() == 3)
     RateLimitKey.objects.declare("exports", concurrency=5, per_worker=2)
     nap = Call(sample_tasks.nap, args=[0.1], keys=["exports"], queue=QUEUE)
     calls = CallQueue.objects.send_many([nap] * 40)
@@ -374,7 +376,7 @@ def test_a_fresh_worker_without_a_broker_that_loses_an_idle_process_does_all_cal
     for _ in range(FRESH_WORKERS):
         worker = start(processes, env=ALONE)
         idle, *_ = psutil.Process(processes.stack.children["worker"].pid).children()
-        eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+        eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
         idle.kill()
         began = time.monotonic()
         calls = [send(sample_tasks.echo, word, keys=[]) for word in ("one", "two", "three", "four")]
@@ -389,7 +391,7 @@ def test_sigterm_to_the_group_of_a_worker_without_a_broker_stops_it_after_its_ca
     processes: Processes, runs_s: float
 ) -> None:
     worker = start(processes, env=ALONE)
-    eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+    eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
     call = running(send(sample_tasks.echo_slowly, "x", runs_s)) if runs_s else None
     main = psutil.Process(processes.stack.children.pop("worker").pid)
     began = time.monotonic()
@@ -478,7 +480,7 @@ def test_scheduled_calls_start_within_two_seconds_after_the_worker_dies_that_tic
     processes.stack.wait_ready()
     other = eventually(Worker.objects.exclude(id__in=workers).filter(queues__contains=[QUEUE]).first)
     workers[other.id] = "second"
-    eventually(Feed.objects.filter(worker_id=other.id, idle_at__isnull=False).exists)
+    eventually(Process.objects.filter(worker_id=other.id, idle_at__isnull=False).exists)
     elected = eventually(PeriodicRun.objects.filter(name=TICK, ran_by__in=workers).first)
     processes.stack.kill(workers[elected.ran_by])
     soon = datetime.now(UTC) + timedelta(seconds=0.2)
@@ -488,7 +490,7 @@ def test_scheduled_calls_start_within_two_seconds_after_the_worker_dies_that_tic
 
 def test_a_queue_that_a_worker_is_to_consume_is_served_at_once(processes: Processes) -> None:
     worker = start(processes, env=SELDOM)
-    eventually(Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+    eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
     other = f"{QUEUE}-other"
     Queue.objects.create(name=other, delivery="direct")
     sample_tasks.app.control.add_consumer(other, destination=[worker.name], reply=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dispatcher.models import CallQueue, Feed, RateLimitKey, Worker
+from dispatcher.models import CallQueue, Process, RateLimitKey, Worker
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from tests.flows import sample_tasks
@@ -42,7 +42,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 def idle(worker: Worker, count: int) -> None:
     """Wait until so many processes of the worker wait for calls."""
-    eventually(lambda: Feed.objects.filter(worker_id=worker.id, idle_at__isnull=False).count() == count)
+    eventually(lambda: Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).count() == count)
 
 
 def send_many(task: object, count: int, *args: object, **options: object) -> list[CallQueue]:
@@ -98,7 +98,7 @@ def test_a_signal_to_all_processes_of_a_worker_ends_it_after_its_calls(processes
     child.popen.wait(20)
     call.refresh_from_db()
     assert (call.state, call.attempt, processes.noted(call.id)) == (State.COMPLETED, 1, 1)
-    assert not Feed.objects.filter(worker_id=worker.id).exists()
+    assert not Process.objects.filter(worker_id=worker.id).exists()
 
 
 @pytest.mark.parametrize("broker", ["redis", "memory"])

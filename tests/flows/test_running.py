@@ -14,7 +14,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Process, Queue, RateLimitKey
 from dispatcher.states import State
 from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, send
@@ -51,7 +51,7 @@ def test_an_idle_worker_without_notifications_finds_calls_by_polling(worker: Pro
         time.sleep(2.2)
         call = ended(send(sample_tasks.echo, "hello"))
         spans.append(call.started_at - call.created_at)
-    assert not Feed.objects.exclude(idle_at=None).exists(), "behind a pooler no worker listens"
+    assert not Process.objects.exclude(idle_at=None).exists(), "behind a pooler no worker listens"
     assert max(spans) < timedelta(seconds=2), "it polls each second"
 
 

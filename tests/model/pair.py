@@ -24,7 +24,7 @@ CATCH_UP = 2
 """Within how many ticks all is where it belongs that locks have held up."""
 
 _TABLES = (
-    *("callqueue", "slot", "start", "note", "lanesite", "lane", "ratelimitkey", "feed", "worker", "ojs_pullworker"),
+    *("callqueue", "slot", "start", "note", "lanesite", "lane", "ratelimitkey", "process", "worker", "ojs_pullworker"),
 )
 _CALLS = """SELECT id, lane_id, state, attempt, ticket, scheduled_at, dispatched_at, published_at, started_at,
                     oversized_key_id
@@ -33,7 +33,7 @@ _SLOTS = """SELECT slot.call_id, key.name, slot.cost, slot.lease_until
               FROM dispatcher_slot AS slot LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id"""
 _LANES = """SELECT site.lane_id AS id, site.served_at, site.place,
                    CASE WHEN isfinite(site.kept_until) THEN site.kept_until END AS kept_until,
-                   EXISTS (SELECT FROM dispatcher_feed AS feed WHERE site.queue = ANY (feed.queues)) AS has_worker
+                   EXISTS (SELECT FROM dispatcher_process AS one WHERE site.queue = ANY (one.queues)) AS has_worker
               FROM dispatcher_lanesite AS site"""
 
 

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, connections
 from pytest_django import Settings
 
-from dispatcher.models import CallQueue, Feed, Queue
+from dispatcher.models import CallQueue, Process, Queue
 from dispatcher.ojs import long_poll
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.long_poll import WAITERS
@@ -138,7 +138,7 @@ def test_who_waits_after_the_thread_that_looks_was_lost_is_woken(
         with waiters.waiting("a", ["default"], lambda: True) as waiter:
             waiter.wait(0.1)
     assert len(waiters) == 0
-    assert not Feed.objects.exists()
+    assert not Process.objects.exists()
     with waiters.waiting("a", ["default"], lambda: True) as waiter:
         Api().push()
         waiter.wait(DEADLINE_S)
@@ -147,7 +147,7 @@ def test_who_waits_after_the_thread_that_looks_was_lost_is_woken(
 
 def test_whose_mark_is_gone_looks_again() -> None:
     with long_poll.WAITERS.waiting("a", ["default"], lambda: True) as waiter:
-        Feed.objects.all().delete()
+        Process.objects.all().delete()
         waiter.wait(DEADLINE_S)
         assert waiter.has_ended.is_set()
 

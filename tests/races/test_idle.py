@@ -7,7 +7,7 @@ import pytest
 from dispatcher.engine import direct
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Taker
-from dispatcher.models import CallQueue, Feed, Queue
+from dispatcher.models import CallQueue, Process, Queue
 from tests.builders import HERE
 from tests.deliveries.direct import begin_process
 from tests.races.lockstep import actors, concurrent, gated
@@ -28,9 +28,9 @@ def test_a_process_that_becomes_idle_before_a_send_commits_is_woken() -> None:
         sending = sender.begin(CallQueue.objects.send, "noop", queue="mail")
         sender.wait_blocked(by=gate)
         assert direct.step(TAKER, room=2, may_rest=True).starts == [], "the call is not committed yet"
-        assert Feed.objects.get().idle_at is not None
+        assert Process.objects.get().idle_at is not None
         assert direct.step(TAKER, room=2, is_marked=True, may_rest=True).starts == [], "nor when it looks once more"
         gate.rollback()
         call = sending.result()
-    assert Feed.objects.get().idle_at is None, "it was notified"
+    assert Process.objects.get().idle_at is None, "it was notified"
     assert [start.call.id for start in direct.step(TAKER, room=2).starts] == [call.id]

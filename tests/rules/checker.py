@@ -241,12 +241,12 @@ def _unannounced(before: State, after: State, trip: Trip, answer: Answer) -> Ite
         if after.deliveries.get(lane.queue, "broker") == "broker":
             if lane.queue not in answer.publish:
                 yield f"lane {lane.id} of {lane.queue} is ready, and no dispenser is asked"
-        elif not any(lane.queue in before.feeds[id].queues for id in answer.wake):
+        elif not any(lane.queue in before.processes[id].queues for id in answer.wake):
             idle = [
                 id
-                for id, feed in after.feeds.items()
-                if feed.idle_at is not None and lane.queue in feed.queues and id != trip.process
-                if is_alive(after, feed, trip)
+                for id, mark in after.processes.items()
+                if mark.idle_at is not None and lane.queue in mark.queues and id != trip.process
+                if is_alive(after, mark, trip)
             ]
             if idle:
                 yield f"lane {lane.id} of {lane.queue} is ready, and {idle} sleep"

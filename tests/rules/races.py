@@ -369,7 +369,7 @@ def prepare(db: psycopg.Connection, seed: int) -> None:
             [UUID(int=n + 1), queues],
         )
         id = UUID(int=n + 1)
-        db.execute("INSERT INTO dispatcher_feed (id, worker_id, queues) VALUES (%s, %s, %s)", [id, id, queues])
+        db.execute("INSERT INTO dispatcher_process (id, worker_id, queues) VALUES (%s, %s, %s)", [id, id, queues])
         sessions.begin(id)
     db.execute(LOG)
 

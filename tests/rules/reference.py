@@ -118,7 +118,7 @@ class Call:
 
 
 @dataclass(kw_only=True)
-class Feed:
+class Process:
     """A process of a worker that takes calls itself; of none that is known: a fetch that waits over HTTP."""
 
     worker: Any
@@ -198,7 +198,7 @@ class State:
     slots: list[Slot] = field(default_factory=list)
     starts: dict[int, list[Start]] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
-    feeds: dict[Any, Feed] = field(default_factory=dict)
+    processes: dict[Any, Process] = field(default_factory=dict)
     workers: dict[Any, Worker] = field(default_factory=dict)
     deliveries: dict[str, str] = field(default_factory=dict)
     shares: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -457,24 +457,24 @@ def wake(state: State, queue: str, key: int | None, trip: Trip, *, other_than: A
         return room(state, state.keys[key], worker, trip.now, trip.tuning).own > 0
 
     idle = [
-        (feed.idle_at, id)
-        for id, feed in state.feeds.items()
-        if feed.idle_at is not None and queue in feed.queues and id != other_than
-        if is_alive(state, feed, trip) and may_hold(feed.worker)
+        (mark.idle_at, id)
+        for id, mark in state.processes.items()
+        if mark.idle_at is not None and queue in mark.queues and id != other_than
+        if is_alive(state, mark, trip) and may_hold(mark.worker)
     ]
     if not idle:
         return None
     _, id = min(idle)
-    state.feeds[id].idle_at = None
+    state.processes[id].idle_at = None
     return id
 
 
-def is_alive(state: State, feed: Feed, trip: Trip) -> bool:
+def is_alive(state: State, mark: Process, trip: Trip) -> bool:
     """Return whether a process that is idle can be woken."""
-    if feed.worker is not None and feed.is_over:
+    if mark.worker is not None and mark.is_over:
         return False
-    seen = state.workers.get(feed.worker)
-    seen_at = feed.idle_at if seen is None else seen.seen_at
+    seen = state.workers.get(mark.worker)
+    seen_at = mark.idle_at if seen is None else seen.seen_at
     return (seen_at or 0) > trip.now - trip.tuning.silence and not (seen and seen.is_gone)
 
 
@@ -675,8 +675,8 @@ def _taker(state: State, trip: Trip, queue: str, queues: list[str]) -> str | Non
     delivery = state.deliveries.get(queue, "broker")
     if delivery == "broker":
         return "published"
-    has_feed = any(queue in feed.queues for feed in state.feeds.values() if feed.worker != trip.worker)
-    return "others" if delivery == "http" or has_feed else None
+    has_others = any(queue in mark.queues for mark in state.processes.values() if mark.worker != trip.worker)
+    return "others" if delivery == "http" or has_others else None
 
 
 def _keys_of(state: State, lanes: Iterable[int]) -> set[int]:
@@ -1240,11 +1240,11 @@ def _wake_others(
 
 def _rest(state: State, trip: Trip, chosen: Chosen, again_at: int | None) -> int | None:
     """Mark the process as idle whose trip starts nothing, or take the mark away; return when it comes again."""
-    mine = state.feeds.get(trip.process)
+    mine = state.processes.get(trip.process)
     if not chosen.starts and trip.may_rest and not trip.is_marked and (again_at is None or again_at > trip.now):
         if mine is None:
             # Its row may be there, and locked: it comes again.
-            state.feeds[trip.process] = Feed(worker=trip.worker, queues=[*trip.queues], idle_at=trip.now)
+            state.processes[trip.process] = Process(worker=trip.worker, queues=[*trip.queues], idle_at=trip.now)
             return trip.now + 2 * MILLISECOND
         mine.idle_at, mine.queues = trip.now, [*trip.queues]
     elif mine is not None and trip.is_marked and (chosen.starts or not trip.may_rest):

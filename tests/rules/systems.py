@@ -17,11 +17,11 @@ from tests.rules.reference import (
     SECOND,
     Call,
     Claim,
-    Feed,
     Key,
     Lane,
     Limits,
     Note,
+    Process,
     Slot,
     Start,
     State,
@@ -36,7 +36,19 @@ QUEUES = ["a", "b", "c", "d"]
 WORKERS = [UUID(int=n) for n in range(1, 5)]
 PROCESSES = {worker: [UUID(int=10 * worker.int + n) for n in (1, 2)] for worker in WORKERS}
 """Of each worker."""
-TABLES = ["callqueue", "lane", "lanesite", "slot", "start", "note", "share", "feed", "ratelimitkey", "queue", "worker"]
+TABLES = [
+    "callqueue",
+    "lane",
+    "lanesite",
+    "slot",
+    "start",
+    "note",
+    "share",
+    "process",
+    "ratelimitkey",
+    "queue",
+    "worker",
+]
 LIMITS = ["concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period"]
 
 
@@ -137,9 +149,11 @@ def _add_workers(rnd: Random, state: State) -> None:
         for process in PROCESSES[id]:
             if rnd.random() < 0.7:
                 idle_at = pick([None, BEGIN - 7, BEGIN - 7, BEGIN - 3])
-                state.feeds[process] = Feed(worker=id, queues=queues, idle_at=idle_at, is_over=rnd.random() < 0.1)
+                state.processes[process] = Process(
+                    worker=id, queues=queues, idle_at=idle_at, is_over=rnd.random() < 0.1
+                )
     if rnd.random() < 0.2:  # a fetch that waits, of a worker that is not known
-        state.feeds[UUID(int=9)] = Feed(worker=None, queues=rnd.sample(QUEUES, 2), idle_at=BEGIN - 5)
+        state.processes[UUID(int=9)] = Process(worker=None, queues=rnd.sample(QUEUES, 2), idle_at=BEGIN - 5)
 
 
 def _apart(state: State, ids: list[int]) -> list[int]:
@@ -215,11 +229,11 @@ def _load_workers(db: psycopg.Connection, state: State) -> None:
         columns |= {"queues": worker.queues, "tasks": worker.tasks, "started_at": EPOCH}
         columns |= {"seen_at": time(worker.seen_at), "serves_until": time(worker.serves_until)}
         _insert(db, "worker", {**columns, "stopped_at": EPOCH if worker.is_gone else None})
-    for id, feed in state.feeds.items():
-        columns = {"worker_id": feed.worker, "queues": feed.queues, "idle_at": time(feed.idle_at)}
-        _insert(db, "feed", {"id": id, **columns})
+    for id, mark in state.processes.items():
+        columns = {"worker_id": mark.worker, "queues": mark.queues, "idle_at": time(mark.idle_at)}
+        _insert(db, "process", {"id": id, **columns})
     for process in (process for processes in PROCESSES.values() for process in processes):
-        is_over = process in state.feeds and state.feeds[process].is_over
+        is_over = process in state.processes and state.processes[process].is_over
         (sessions.end if is_over else sessions.begin)(process)
 
 
@@ -273,7 +287,7 @@ def held_in_memory(state: State) -> dict[str, Any]:
         },
         "shares": {tuple(line): turn for line, turn in state.shares.items()},
         "notes": Counter(state.notes),
-        "feeds": {id: (feed.worker, feed.queues, feed.idle_at) for id, feed in state.feeds.items()},
+        "processes": {id: (mark.worker, mark.queues, mark.idle_at) for id, mark in state.processes.items()},
     }
 
 
@@ -320,9 +334,9 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
             Note(back(row[0]) or 0, *row[1:])
             for row in rows("SELECT at, lane_id, key_id, is_forced, position FROM dispatcher_note")
         ),
-        "feeds": {
+        "processes": {
             row[0]: (*row[1:3], back(row[3]))
-            for row in rows("SELECT id, worker_id, queues, idle_at FROM dispatcher_feed")
+            for row in rows("SELECT id, worker_id, queues, idle_at FROM dispatcher_process")
         },
     }
 

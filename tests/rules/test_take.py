@@ -167,10 +167,10 @@ class Comparison:
         self.db.execute(f"SELECT {installed_name('hint_slots')}(%s)", [[*self.state.keys]])
 
     def _become_idle(self) -> None:
-        for id, feed in self.state.feeds.items():
+        for id, mark in self.state.processes.items():
             if self.rnd.random() < 0.7:
-                feed.idle_at = self.now - self.rnd.choice([0, 1])
-                self.db.execute("UPDATE dispatcher_feed SET idle_at = %s WHERE id = %s", [time(feed.idle_at), id])
+                mark.idle_at = self.now - self.rnd.choice([0, 1])
+                self.db.execute("UPDATE dispatcher_process SET idle_at = %s WHERE id = %s", [time(mark.idle_at), id])
 
     def _claim(self, ahead: int | None = None, most: int = 2) -> None:
         dispatched = [call for call in self.state.calls if call.state == "dispatched"]
@@ -273,7 +273,7 @@ def random_trip(rnd: Random, state: reference.State, now: int, tuning: Tuning) -
         becomes=becomes,
         publish=pick([0, 0, 1, 3]),
         # A process may have lost its mark, and not know yet.
-        is_marked=process in state.feeds and rnd.random() < 0.5,
+        is_marked=process in state.processes and rnd.random() < 0.5,
         may_rest=process is not None and rnd.random() < 0.7,
         keys=[pick([*state.keys, 98])] if rnd.random() < 0.2 else [],
         ends=[_random_end(rnd, call) for call in held if rnd.random() < 0.5],

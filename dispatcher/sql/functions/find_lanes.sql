@@ -184,8 +184,8 @@ BEGIN
              CASE WHEN turn.queue = ANY (v_queues) THEN 'mine'
                   WHEN queue.delivery = 'broker' THEN 'published'
                   WHEN queue.delivery = 'http' OR EXISTS (
-                         SELECT FROM dispatcher_feed AS feed
-                          WHERE turn.queue = ANY (feed.queues) AND feed.worker_id IS DISTINCT FROM p_worker)
+                         SELECT FROM dispatcher_process AS process
+                          WHERE turn.queue = ANY (process.queues) AND process.worker_id IS DISTINCT FROM p_worker)
                   THEN 'others' END AS taker
         FROM turn
        CROSS JOIN LATERAL (

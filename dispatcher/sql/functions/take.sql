@@ -165,7 +165,7 @@ BEGIN
   SELECT array_remove(v_chosen.wake || array_agg(
            CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues)
                                                    OR queue.delivery <> v_delivery)
-                     AND (SELECT feed.id FROM dispatcher_feed AS feed WHERE feed.idle_at IS NOT NULL LIMIT 1)
+                     AND (SELECT idle.id FROM dispatcher_process AS idle WHERE idle.idle_at IS NOT NULL LIMIT 1)
                          IS NOT NULL
                 THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
          COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
@@ -185,19 +185,19 @@ BEGIN
   END IF;
   -- Who has locked the mark is taking it: come again.
   IF v_chosen.starts = '{}' AND p_may_rest AND NOT p_is_marked AND COALESCE(again_at > v_now, true) THEN
-    UPDATE dispatcher_feed AS feed
+    UPDATE dispatcher_process AS process
        SET idle_at = v_now, queues = p_queues
-     WHERE feed.id = (SELECT mine.id FROM dispatcher_feed AS mine
+     WHERE process.id = (SELECT mine.id FROM dispatcher_process AS mine
                        WHERE mine.id = p_process FOR NO KEY UPDATE SKIP LOCKED);
     IF NOT FOUND THEN
-      INSERT INTO dispatcher_feed (id, worker_id, queues, idle_at) VALUES (p_process, p_worker, p_queues, v_now)
+      INSERT INTO dispatcher_process (id, worker_id, queues, idle_at) VALUES (p_process, p_worker, p_queues, v_now)
           ON CONFLICT (id) DO NOTHING;
       again_at := v_now + interval '2 milliseconds';
     END IF;
   ELSIF p_is_marked AND (v_chosen.starts <> '{}' OR NOT p_may_rest) THEN
-    UPDATE dispatcher_feed AS feed
+    UPDATE dispatcher_process AS process
        SET idle_at = NULL
-     WHERE feed.id = (SELECT mine.id FROM dispatcher_feed AS mine
+     WHERE process.id = (SELECT mine.id FROM dispatcher_process AS mine
                        WHERE mine.id = p_process AND mine.idle_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
   at := v_now;

@@ -7,15 +7,15 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_process uuid;
 BEGIN
-  IF NOT EXISTS (SELECT FROM dispatcher_feed AS idle
+  IF NOT EXISTS (SELECT FROM dispatcher_process AS idle
                   WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues)) THEN
     RETURN NULL;
   END IF;
-  UPDATE dispatcher_feed AS feed
+  UPDATE dispatcher_process AS process
      SET idle_at = NULL
-   WHERE feed.id = (
+   WHERE process.id = (
            SELECT idle.id
-             FROM dispatcher_feed AS idle
+             FROM dispatcher_process AS idle
              LEFT JOIN dispatcher_worker AS worker ON worker.id = idle.worker_id
             WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues) AND idle.id IS DISTINCT FROM p_not
               AND (idle.worker_id IS NULL OR NOT pg_try_advisory_xact_lock_shared(hashtextextended(idle.id::text, 0)))
@@ -27,6 +27,6 @@ BEGIN
             ORDER BY idle.idle_at, idle.id
             LIMIT 1
               FOR NO KEY UPDATE OF idle SKIP LOCKED)
-  RETURNING feed.id INTO v_process;
+  RETURNING process.id INTO v_process;
   RETURN v_process;
 END $$;

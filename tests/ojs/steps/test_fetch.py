@@ -14,7 +14,7 @@ from dispatcher import engine, sql
 from dispatcher.ending import Reported
 from dispatcher.engine import fetched, workers
 from dispatcher.lifecycle import claim
-from dispatcher.models import CallQueue, Feed, Queue, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Process, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs import pull_workers, queues, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
@@ -227,10 +227,10 @@ def test_a_worker_that_is_long_gone_is_forgotten() -> None:
 
 
 def test_the_mark_of_a_fetch_whose_process_has_died_goes_with_the_workers() -> None:
-    Feed.objects.create(id=UUID(int=1), queues=["mail"], idle_at=Now() - timedelta(hours=25))
-    Feed.objects.create(id=UUID(int=2), queues=["mail"], idle_at=Now())
+    Process.objects.create(id=UUID(int=1), queues=["mail"], idle_at=Now() - timedelta(hours=25))
+    Process.objects.create(id=UUID(int=2), queues=["mail"], idle_at=Now())
     engine.cleanup(now=None)
-    assert list(Feed.objects.values_list("id", flat=True)) == [UUID(int=2)]
+    assert list(Process.objects.values_list("id", flat=True)) == [UUID(int=2)]
 
 
 def test_a_plain_call_has_no_row_beside_it_and_that_of_another_is_deleted_with_it() -> None:

@@ -1,4 +1,4 @@
 -- delete_mark: a fetch does not wait any more. Returns whether it was woken.
-DELETE FROM dispatcher_feed AS feed
- WHERE feed.id = %(mark)s::uuid
-RETURNING feed.idle_at IS NULL AS is_woken
+DELETE FROM dispatcher_process AS process
+ WHERE process.id = %(mark)s::uuid
+RETURNING process.idle_at IS NULL AS is_woken

@@ -1,9 +1,9 @@
--- delete_feed: delete the marks of these processes, and those of workers that have stopped or are lost. One that
+-- delete_process: delete the marks of these processes, and those of workers that have stopped or are lost. One that
 -- another transaction has locked is left to the next process that leaves.
-DELETE FROM dispatcher_feed AS feed
- WHERE feed.id = ANY (ARRAY(
+DELETE FROM dispatcher_process AS process
+ WHERE process.id = ANY (ARRAY(
          SELECT gone.id
-           FROM dispatcher_feed AS gone
+           FROM dispatcher_process AS gone
           WHERE gone.id = ANY (%(processes)s::uuid[])
              OR (gone.worker_id IS NOT NULL
                  AND NOT EXISTS (SELECT
