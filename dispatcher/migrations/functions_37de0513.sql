@@ -1,0 +1,1848 @@
+-- The functions of version 37de0513, as a migration installs them. Written by `make functions`.
+
+CREATE FUNCTION dispatcher_spacing_37de0513(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_37de0513 FROM PUBLIC;
+
+CREATE TYPE dispatcher_tuning_37de0513 AS (
+    horizon interval,
+    lead interval,
+    slack interval,
+    margin interval,
+    ramp interval,
+    later interval,
+    keep interval,
+    silence interval,
+    notes interval,
+    lease interval,
+    dispatch_lease interval,
+    ahead int,
+    needs_worker bool,
+    any_delivery bool,
+    keeps_events bool
+);
+
+CREATE FUNCTION dispatcher_turn_37de0513(p_cost bigint, p_weight int) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+SELECT 100000 * p_cost / p_weight
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_turn_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_turn_at_37de0513(p_turn bigint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
+SELECT 'epoch'::timestamptz + interval '1 microsecond' * p_turn::float8
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_turn_at_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_counts_37de0513(p_rate int, p_override_rate int, p_throttle int, p_override_throttle int) RETURNS bool
+LANGUAGE sql IMMUTABLE AS $$
+SELECT COALESCE(p_rate, p_override_rate, p_throttle, p_override_throttle) IS NOT NULL
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_counts_37de0513 FROM PUBLIC;
+
+CREATE TYPE dispatcher_lane_37de0513 AS (
+    id bigint,
+    row tid,
+    queue text,
+    priority smallint,
+    on_limit text,
+    key_ids bigint[],
+    place bigint,
+    served_at timestamptz,
+    last_served_at timestamptz,
+    kept_until timestamptz,
+    waits_from bigint,
+    taker text
+);
+
+CREATE FUNCTION dispatcher_lanes_at_37de0513(p_rows tid[], p_taker text) RETURNS dispatcher_lane_37de0513[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
+                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.last_served_at,
+                      site.kept_until, site.waits_from, p_taker)::dispatcher_lane_37de0513)
+      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.last_served_at, site.kept_until,
+                   site.waits_from
+              FROM dispatcher_lanesite AS site
+             WHERE site.ctid = ANY (p_rows) OFFSET 0) AS site
+     CROSS JOIN LATERAL (
+           SELECT lane.id, lane.queue, lane.priority, lane.on_limit, lane.key_ids
+             FROM dispatcher_lane AS lane
+            WHERE lane.id = site.lane_id LIMIT 1) AS lane
+      LEFT JOIN LATERAL (
+           SELECT own.id
+             FROM dispatcher_ratelimitkey AS own
+            WHERE own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids) LIMIT 1) AS own ON true);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_limited_rows_37de0513(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
+LANGUAGE plpgsql AS $$
+BEGIN
+  RETURN (
+    WITH reached AS MATERIALIZED (
+      SELECT slot.key_id AS id
+        FROM dispatcher_slot AS slot
+        JOIN dispatcher_ratelimitkey AS key ON key.id = slot.key_id
+       WHERE slot.worker_id = p_worker
+       GROUP BY slot.key_id, key.id
+      HAVING sum(slot.cost) >= CASE WHEN key.override_until > p_now THEN key.override_per_worker
+                                    ELSE key.per_worker END
+    ), front AS MATERIALIZED (
+      SELECT seen.row
+        FROM unnest(p_queues) AS mine (name)
+       CROSS JOIN LATERAL (
+             SELECT site.ctid AS row, site.lane_id
+               FROM dispatcher_lanesite AS site
+              WHERE site.place = -1 AND site.queue = mine.name
+              ORDER BY site.priority DESC, site.served_at, site.lane_id
+              LIMIT 50) AS seen
+        JOIN dispatcher_lane AS lane ON lane.id = seen.lane_id
+       WHERE NOT lane.key_ids && ARRAY(SELECT reached.id FROM reached)
+       LIMIT p_most
+    ), mine AS (
+      SELECT site.ctid AS row
+        FROM dispatcher_lanesite AS site
+       WHERE site.ctid = ANY (ARRAY(SELECT front.row FROM front))
+         FOR NO KEY UPDATE SKIP LOCKED
+    )
+    SELECT array_agg(mine.row) FROM mine);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_read_notes_37de0513(p_from timestamptz, p_now timestamptz, p_queues text[], p_room int, OUT keys bigint[],
+    OUT queues text[], OUT rows tid[], OUT again_at timestamptz)
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_over tid[];
+  v_kept tid[];
+  v_lanes bigint[];
+  v_ready bool[];
+  v_froms bigint[];
+BEGIN
+  WITH due AS MATERIALIZED (
+    SELECT note.ctid AS row, note.lane_id, note.key_id, note.is_forced, note.position
+      FROM dispatcher_note AS note
+     WHERE note.at > p_from AND note.at <= p_now
+     ORDER BY note.at
+     LIMIT 100
+       FOR UPDATE SKIP LOCKED
+  ), mine AS MATERIALIZED (
+    SELECT site.ctid AS row, site.lane_id, site.queue, site.priority, site.served_at, site.place, site.waits_from
+      FROM dispatcher_lanesite AS site
+     WHERE site.lane_id = ANY (ARRAY(SELECT due.lane_id FROM due WHERE due.lane_id IS NOT NULL))
+       FOR NO KEY UPDATE SKIP LOCKED
+  ), lane AS MATERIALIZED (
+    SELECT mine.row, mine.lane_id, mine.queue, mine.priority, mine.served_at, noted.position, mine.waits_from,
+           mine.place IS NULL OR (mine.place <> 0 AND noted.is_forced) AS is_ready,
+           mine.place IS NULL AND noted.position >= mine.waits_from AND mine.queue = ANY (p_queues) AS may_be_served
+      FROM mine
+     CROSS JOIN LATERAL (
+           SELECT min(due.position) AS position, bool_or(due.is_forced) AS is_forced
+             FROM due
+            WHERE due.lane_id = mine.lane_id) AS noted
+  ), served AS MATERIALIZED (
+    SELECT lane.row
+      FROM lane
+     WHERE lane.may_be_served
+     ORDER BY lane.priority DESC, lane.served_at, lane.lane_id
+     LIMIT p_room
+  ), settled AS MATERIALIZED (
+    SELECT due.row,
+           due.lane_id IS NULL OR due.lane_id IN (SELECT mine.lane_id FROM mine)
+           OR NOT EXISTS (SELECT FROM dispatcher_lanesite AS site WHERE site.lane_id = due.lane_id) AS is_over
+      FROM due
+  )
+  SELECT ARRAY(SELECT DISTINCT due.key_id FROM due WHERE due.key_id IS NOT NULL),
+         ARRAY(SELECT served.row FROM served), array_agg(lane.lane_id), array_agg(lane.is_ready),
+         array_agg(LEAST(lane.waits_from, lane.position)),
+         COALESCE(array_agg(DISTINCT lane.queue) FILTER (WHERE lane.is_ready), '{}'),
+         ARRAY(SELECT settled.row FROM settled WHERE settled.is_over),
+         ARRAY(SELECT settled.row FROM settled WHERE NOT settled.is_over),
+         CASE (SELECT count(*) FROM due) WHEN 100 THEN p_now WHEN 0 THEN p_now + interval '20 milliseconds' END
+    INTO keys, rows, v_lanes, v_ready, v_froms, queues, v_over, v_kept, again_at
+    FROM lane
+   WHERE (lane.is_ready OR lane.position < lane.waits_from) AND lane.row NOT IN (SELECT served.row FROM served);
+  DELETE FROM dispatcher_note AS note WHERE note.ctid = ANY (v_over);
+  IF v_kept <> '{}' THEN
+    UPDATE dispatcher_note AS note SET at = p_now + interval '20 milliseconds' WHERE note.ctid = ANY (v_kept);
+    again_at := COALESCE(again_at, p_now + interval '20 milliseconds');
+  END IF;
+  IF v_lanes IS NOT NULL THEN
+    UPDATE dispatcher_lanesite AS site
+       SET place = CASE WHEN lane.is_ready THEN 0 ELSE site.place END, waits_from = lane.waits_from,
+           served_at = CASE WHEN lane.is_ready THEN COALESCE(site.last_served_at, site.served_at)
+                            ELSE site.served_at END
+      FROM unnest(v_lanes, v_ready, v_froms) AS lane (id, is_ready, waits_from)
+     WHERE site.lane_id = ANY (v_lanes) AND site.lane_id = lane.id;
+  END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_parked_queues_37de0513(p_key bigint) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    WITH RECURSIVE turn (queue) AS (
+      SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = p_key
+       UNION ALL
+      SELECT (SELECT min(site.queue) FROM dispatcher_lanesite AS site
+               WHERE site.place = p_key AND site.queue > turn.queue)
+        FROM turn
+       WHERE turn.queue IS NOT NULL
+    )
+    SELECT array_agg(turn.queue) FROM turn WHERE turn.queue IS NOT NULL);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_parked_queues_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_groups_of_37de0513(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT ARRAY(SELECT joined.id
+                   FROM dispatcher_ratelimitkey AS joined
+                  WHERE joined.is_group
+                    AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
+                                                   FROM generate_series(1, length(p_name)) AS place))));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_hint_slots_37de0513(p_keys bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  UPDATE dispatcher_ratelimitkey AS key
+     SET slots_from = COALESCE((SELECT slot.id
+                                  FROM dispatcher_slot AS slot
+                                 WHERE slot.key_id = key.id AND slot.id >= key.slots_from
+                                 ORDER BY slot.key_id, slot.id
+                                 LIMIT 1), key.slots_from)
+   WHERE key.id = ANY (p_keys);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_hint_slots_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_members_of_37de0513(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT ARRAY(SELECT member.id
+                   FROM dispatcher_ratelimitkey AS member
+                  WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
+                    AND NOT member.is_group));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_record_ends_37de0513(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+    p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
+    OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  WITH slots AS MATERIALIZED (
+    SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED
+  ), recorded AS (
+    UPDATE dispatcher_callqueue AS call
+       SET state = ending.state, reason = ending.reason, ticket = NULL, claim = ending.claim, result = ending.result,
+           returns = 0,
+           crashes = COALESCE(ending.crashes, call.crashes),
+           scheduled_at = COALESCE(p_now + ending.wait, call.scheduled_at),
+           finished_at = CASE WHEN ending.state IN ('completed', 'cancelled', 'discarded') THEN p_now END,
+           error = failure.error,
+           errors = CASE WHEN failure.error IS NULL THEN call.errors
+                         WHEN jsonb_array_length(call.errors) < 25 THEN call.errors || failure.error
+                         ELSE jsonb_path_query_array(call.errors, '$[0 to 4]')
+                              || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
+           error_count = CASE WHEN failure.error IS NULL THEN call.error_count
+                              ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
+      FROM unnest(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits)
+           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait)
+     CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
+     WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
+                                 WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
+       AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
+       AND (ending.claim IS NULL OR call.claim = ending.claim)
+       AND call.id <> ALL (ARRAY(SELECT slot.call_id FROM dispatcher_slot AS slot
+                                  WHERE slot.call_id = ANY (p_calls) AND slot.id NOT IN (SELECT slots.id FROM slots)))
+    RETURNING call.id
+  ), gone AS (
+    DELETE FROM dispatcher_slot AS slot
+     WHERE slot.call_id = ANY (ARRAY(SELECT recorded.id FROM recorded))
+    RETURNING slot.key_id)
+  SELECT ARRAY(SELECT recorded.id FROM recorded),
+         ARRAY(SELECT DISTINCT gone.key_id FROM gone WHERE gone.key_id IS NOT NULL)
+    INTO ended, freed;
+  IF 'available' = ANY (p_states) THEN
+    INSERT INTO dispatcher_note (at, lane_id, is_forced, position)
+    SELECT p_now, call.lane_id, true, min(call.position)
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = ANY (ended) AND call.state = 'available'
+     GROUP BY call.lane_id;
+  END IF;
+  IF cardinality(ended) < cardinality(p_calls) THEN
+    locked := ARRAY(SELECT call.id
+                      FROM unnest(p_calls, p_tickets, p_claims) AS ending (id, ticket, claim)
+                      JOIN dispatcher_callqueue AS call
+                        ON call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
+                       AND (ending.claim IS NULL OR call.claim = ending.claim));
+  END IF;
+  locked := COALESCE(locked, '{}');
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_queue_room_37de0513(p_queue text, p_want int, p_tuning dispatcher_tuning_37de0513, p_now timestamptz) RETURNS int
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_unclaimed int;
+BEGIN
+  IF p_want <= 0
+     OR (p_tuning.needs_worker AND NOT EXISTS (
+           SELECT FROM dispatcher_worker AS worker
+            WHERE p_queue = ANY (worker.queues) AND worker.serves_until > p_now)) THEN
+    RETURN 0;
+  END IF;
+  FOR v_try IN 1 .. 2 LOOP
+    v_unclaimed := (
+      SELECT count(*) FROM (
+        SELECT FROM dispatcher_callqueue AS call
+         WHERE call.queue = p_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
+         LIMIT p_tuning.ahead) AS call);
+    EXIT WHEN v_try = 2 OR v_unclaimed + 32 * p_want <= p_tuning.ahead;
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('dispatcher.queue.' || p_queue, 0)) THEN RETURN 0; END IF;
+  END LOOP;
+  RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_37de0513 FROM PUBLIC;
+
+CREATE TYPE dispatcher_key_room_37de0513 AS (
+    id bigint,
+    room bigint,
+    own bigint,
+    fits bigint,
+    next_at timestamptz,
+    throttle_limit int,
+    throttle_period interval,
+    rate_limit int,
+    rate_period interval,
+    unstarted bigint,
+    held bigint,
+    closed_until timestamptz,
+    ramp_from timestamptz,
+    is_group bool,
+    is_counted bool,
+    total bigint,
+    last_at timestamptz,
+    last_cost int,
+    used bigint,
+    name text,
+    concurrency int,
+    per_worker int,
+    fair_by text
+);
+
+CREATE FUNCTION dispatcher_room_37de0513(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_37de0513 LANGUAGE sql STABLE AS $$
+SELECT key.id,
+       GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
+                        ELSE LEAST(force.concurrency - slots.held,
+                                   force.rate_limit - slots.unstarted
+                                   - COALESCE((starts.last).total - (starts.first).total + (starts.first).cost, 0),
+                                   (1 << ramp.step) - slots.held,
+                                   2147483647) END),
+       CASE WHEN force.per_worker IS NULL THEN 2147483647
+            WHEN p_worker IS NULL THEN 0
+            ELSE force.per_worker - slots.mine END,
+       LEAST(NULLIF(force.concurrency, 0), force.per_worker, force.rate_limit, 2147483647,
+             CASE WHEN force.throttle_limit IS NOT NULL
+                  THEN floor(366 * 86400.0 * force.throttle_limit / extract(epoch FROM force.throttle_period))
+             END)::bigint,
+       CASE WHEN force.throttle_limit IS NOT NULL
+            THEN GREATEST(p_now, (starts.last).at
+                                 + dispatcher_spacing_37de0513((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_37de0513(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+       force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
+       CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
+       CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
+       key.is_group,
+       dispatcher_counts_37de0513(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
+       (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
+       key.name::text, force.concurrency, force.per_worker, key.fair_by::text
+  FROM dispatcher_ratelimitkey AS key
+ CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN override.is_on THEN key.override_concurrency ELSE key.concurrency END AS concurrency,
+              CASE WHEN override.is_on THEN key.override_per_worker ELSE key.per_worker END AS per_worker,
+              CASE WHEN override.is_on THEN key.override_rate_limit ELSE key.rate_limit END AS rate_limit,
+              CASE WHEN override.is_on THEN key.override_rate_period ELSE key.rate_period END AS rate_period,
+              CASE WHEN override.is_on THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit,
+              CASE WHEN override.is_on THEN key.override_throttle_period ELSE key.throttle_period END
+                  AS throttle_period) AS force
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN key.blocked_until <= p_now AND p_now < key.blocked_until + p_ramp
+                   THEN floor(8 * extract(epoch FROM p_now - key.blocked_until) / extract(epoch FROM p_ramp))::int
+              END AS step) AS ramp
+ CROSS JOIN LATERAL (
+       SELECT COALESCE(sum(slot.cost), 0) AS held,
+              COALESCE(sum(slot.cost) FILTER (WHERE slot.started_at IS NULL), 0) AS unstarted,
+              COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
+         FROM dispatcher_slot AS slot
+        WHERE slot.key_id = key.id AND slot.id >= key.slots_from) AS slots
+ CROSS JOIN LATERAL (
+       SELECT (SELECT start
+                 FROM dispatcher_start AS start
+                WHERE start.key_id = key.id
+                ORDER BY start.key_id DESC, start.at DESC, start.total DESC
+                LIMIT 1) AS last,
+              CASE WHEN force.rate_limit IS NOT NULL
+                   THEN (SELECT start
+                           FROM dispatcher_start AS start
+                          WHERE start.key_id = key.id AND start.at > p_now - force.rate_period - p_margin
+                          ORDER BY start.key_id, start.at, start.total
+                          LIMIT 1) END AS first
+       OFFSET 0) AS starts
+ WHERE key.id = ANY (p_keys)
+$$;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_37de0513 FROM PUBLIC;
+
+CREATE TYPE dispatcher_line_37de0513 AS (key_id bigint, priority smallint, share_id bigint, weight int, next bigint, was bigint);
+
+CREATE TYPE dispatcher_seat_37de0513 AS (
+    line int,
+    clock int,
+    cost_at int,
+    heads int,
+    turn bigint,
+    length bigint,
+    first bigint,
+    served_at timestamptz,
+    waits_from bigint
+);
+
+CREATE FUNCTION dispatcher_shares_37de0513(p_lanes dispatcher_lane_37de0513[], p_ids bigint[], p_room int, OUT lanes bigint[], OUT seats dispatcher_seat_37de0513[],
+    OUT lines dispatcher_line_37de0513[]) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  WITH key AS MATERIALIZED (
+    SELECT key.id, key.name, key.fair_by, key.weight
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id = ANY (ARRAY(SELECT unnest(lane.key_ids) FROM unnest(p_lanes) AS lane))
+  ), mine AS MATERIALIZED (
+    SELECT lane.id, lane.priority, lane.served_at, lane.waits_from, fair.id AS key_id,
+           COALESCE(share.id, 0) AS share_id, COALESCE(share.weight, 1) AS weight,
+           array_position(lane.key_ids, fair.id) AS cost_at,
+           CASE WHEN lane.place = fair.id AND lane.last_served_at IS NOT NULL
+                THEN (extract(epoch FROM lane.served_at) * 1000000)::bigint END AS turn,
+           CASE WHEN lane.last_served_at IS NOT NULL
+                THEN dispatcher_turn_37de0513(COALESCE((SELECT call.key_costs[array_position(lane.key_ids, fair.id)]
+                                       FROM dispatcher_callqueue AS call
+                                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                                        AND call.state = 'available' AND call.oversized_key_id IS NULL
+                                      ORDER BY call.position
+                                      LIMIT 1), 1), COALESCE(share.weight, 1)) END AS length
+      FROM unnest(p_lanes) AS lane
+     CROSS JOIN LATERAL (
+           SELECT key.id, key.fair_by
+             FROM key
+            WHERE key.id = ANY (lane.key_ids) AND key.fair_by IS NOT NULL
+            ORDER BY key.name COLLATE "C"
+            LIMIT 1) AS fair
+      LEFT JOIN LATERAL (
+           SELECT key.id, key.weight
+             FROM key
+            WHERE key.id = ANY (lane.key_ids) AND key.id <> fair.id
+              AND starts_with(key.name, rtrim(fair.fair_by, '*'))
+            ORDER BY key.name COLLATE "C"
+            LIMIT 1) AS share ON true
+     WHERE fair.id = ANY (p_ids) AND lane.on_limit = 'wait'
+  ), line AS MATERIALIZED (
+    SELECT one.key_id, one.priority, one.share_id, one.weight, one.lanes,
+           COALESCE(clock.next, 7258118400000000) AS clock,
+           GREATEST(COALESCE(clock.next, 7258118400000000)
+                    - CASE WHEN one.is_in_line AND stored.next IS NOT NULL THEN dispatcher_turn_37de0513(100, 1) ELSE 0 END,
+                    stored.next - one.paid) AS next,
+           row_number() OVER (ORDER BY one.key_id, one.priority, one.share_id) AS n
+      FROM (SELECT mine.key_id, mine.priority, mine.share_id, mine.weight, count(*) AS lanes,
+                   COALESCE(sum(mine.length) FILTER (WHERE mine.turn IS NULL), 0)::bigint AS paid,
+                   bool_or(mine.turn IS NOT NULL) AS is_in_line
+              FROM mine
+             GROUP BY mine.key_id, mine.priority, mine.share_id, mine.weight
+             UNION ALL
+            SELECT DISTINCT mine.key_id, mine.priority, -1, 0, 0, 0, false FROM mine) AS one
+      LEFT JOIN LATERAL (
+           SELECT share.next FROM dispatcher_share AS share
+            WHERE share.key_id = one.key_id AND share.priority = one.priority AND share.share_id = one.share_id
+            LIMIT 1) AS stored ON true
+      LEFT JOIN LATERAL (
+           SELECT share.next FROM dispatcher_share AS share
+            WHERE share.key_id = one.key_id AND share.priority = one.priority AND share.share_id = -1
+            LIMIT 1) AS clock ON true
+  )
+  SELECT (SELECT array_agg((line.key_id, line.priority, line.share_id, line.weight, line.next, line.next)::dispatcher_line_37de0513
+                           ORDER BY line.n) FROM line),
+         array_agg(seat.id),
+         array_agg((seat.line, seat.clock, seat.cost_at, seat.heads, seat.turn, seat.length, seat.first,
+                    seat.served_at, seat.waits_from)::dispatcher_seat_37de0513)
+    INTO lines, lanes, seats
+    FROM (SELECT mine.id, line.n AS line, clock.n AS clock, mine.cost_at, mine.turn, mine.served_at,
+                 mine.waits_from,
+                 CASE WHEN mine.turn IS NOT NULL THEN mine.length END AS length,
+                 ceil(p_room * line.weight::float8 / (sum(line.weight::float8 / line.lanes) OVER rivals)
+                      / line.lanes)::int + 1 AS heads,
+                 min(COALESCE(mine.turn, line.next)) OVER rivals AS first
+            FROM mine
+            JOIN line ON line.key_id = mine.key_id AND line.priority = mine.priority AND line.share_id = mine.share_id
+            JOIN line AS clock
+              ON clock.key_id = mine.key_id AND clock.priority = mine.priority AND clock.share_id = -1
+          WINDOW rivals AS (PARTITION BY mine.key_id, mine.priority)) AS seat;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_shares_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_free_lanes_37de0513(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_count int;
+BEGIN
+  WITH freed AS (
+    UPDATE dispatcher_lanesite AS site
+       SET place = 0, kept_until = NULL, served_at = COALESCE(site.last_served_at, site.served_at)
+     WHERE site.ctid = ANY (ARRAY(
+             SELECT front.row
+               FROM unnest(dispatcher_parked_queues_37de0513(p_key)) AS turn (queue)
+              CROSS JOIN LATERAL (
+                    SELECT site.ctid AS row
+                      FROM dispatcher_lanesite AS site
+                     WHERE site.place = p_key AND site.queue = turn.queue AND site.lane_id <> ALL (p_not)
+                     ORDER BY site.priority DESC, site.served_at, site.lane_id
+                     LIMIT LEAST(p_room, 20)
+                       FOR NO KEY UPDATE SKIP LOCKED) AS front))
+    RETURNING site.queue
+  )
+  SELECT COALESCE(array_agg(DISTINCT freed.queue), '{}'), count(*) INTO queues, v_count FROM freed;
+  is_short := v_count < LEAST(p_room, 20)
+              AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                    WHERE site.place = p_key AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_show_lanes_37de0513(p_key bigint, p_now timestamptz, OUT queues text[], OUT is_short bool)
+LANGUAGE plpgsql AS $$
+BEGIN
+  queues := dispatcher_parked_queues_37de0513(p_key);
+  UPDATE dispatcher_lanesite AS site
+     SET kept_until = p_now
+   WHERE site.kept_until IS NULL
+     AND site.ctid = ANY (ARRAY(
+           SELECT front.row
+             FROM unnest(queues) AS queue (name)
+            CROSS JOIN LATERAL (
+                  SELECT site.ctid AS row
+                    FROM dispatcher_lanesite AS site
+                   WHERE site.place = p_key AND site.queue = queue.name
+                   ORDER BY site.priority DESC, site.served_at, site.lane_id
+                   LIMIT 1
+                     FOR NO KEY UPDATE SKIP LOCKED) AS front));
+  is_short := EXISTS (
+    SELECT FROM unnest(queues) AS queue (name)
+     WHERE NOT EXISTS (SELECT FROM dispatcher_lanesite AS site
+                        WHERE site.queue = queue.name AND site.kept_until IS NOT NULL AND site.place = p_key));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_show_lanes_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_is_member_37de0513(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  RETURN (
+    SELECT NOT p_is_group
+           AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
+                 WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+           AND dispatcher_groups_of_37de0513(p_name) <> '{}');
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_count_starts_37de0513(p_keys dispatcher_key_room_37de0513[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost)
+  SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost
+    FROM unnest(p_keys) AS key
+   WHERE key.used > 0 AND key.is_counted;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_37de0513 FROM PUBLIC;
+
+CREATE TYPE dispatcher_group_room_37de0513 AS (id bigint, room bigint, fits bigint, best bigint[]);
+
+CREATE FUNCTION dispatcher_lock_keys_37de0513(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_37de0513,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_37de0513[], OUT groups bigint[], OUT busy bigint[])
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_groups dispatcher_group_room_37de0513[];
+  v_members bigint[];
+  v_group dispatcher_group_room_37de0513;
+  k int;
+BEGIN
+  ids := ARRAY(SELECT key.id
+                 FROM dispatcher_ratelimitkey AS key
+                WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
+                ORDER BY key.id
+                  FOR NO KEY UPDATE SKIP LOCKED);
+  IF (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL THEN
+    SELECT array_agg(DISTINCT joined.id), array_agg(key.id) FILTER (WHERE NOT key.is_group) INTO groups, v_members
+      FROM dispatcher_ratelimitkey AS key
+     CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE dispatcher_groups_of_37de0513(key.name) END) AS joined (id)
+     WHERE key.id = ANY (ids);
+  END IF;
+  groups := COALESCE(groups, '{}');
+  IF groups <> '{}' THEN
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_37de0513) INTO v_groups
+      FROM dispatcher_ratelimitkey AS key
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
+                  (array_agg(member.id ORDER BY member.is_open AND member.own > 0 DESC, member.is_open DESC,
+                             member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
+             FROM (SELECT member.id, member.room, member.fits, member.own, member.last_at,
+                          member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
+                     FROM dispatcher_room_37de0513(dispatcher_members_of_37de0513(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                  AS member) AS ranked
+     WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
+    WITH mine AS (
+      SELECT key.id
+        FROM dispatcher_ratelimitkey AS key
+       WHERE key.id = ANY (ARRAY(SELECT unnest(ranked.best || ranked.id) FROM unnest(v_groups) AS ranked))
+         AND key.id <> ALL (ids || p_known)
+       ORDER BY key.id
+         FOR NO KEY UPDATE SKIP LOCKED)
+    SELECT ids || ARRAY(SELECT mine.id FROM mine) INTO ids;
+  END IF;
+  busy := '{}';
+  IF NOT (p_keys || groups) <@ (ids || p_known) THEN
+    busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
+                   WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
+  END IF;
+  SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
+    FROM dispatcher_room_37de0513(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+  FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
+    v_members := v_members || v_group.best;
+    k := array_position(ids, v_group.id);
+    CONTINUE WHEN k IS NULL;
+    keys[k].room := LEAST(keys[k].room, v_group.room);
+    keys[k].fits := LEAST(keys[k].fits, v_group.fits);
+    IF NOT v_group.best <@ (ids || p_known) THEN busy := busy || v_group.id; END IF;
+  END LOOP;
+  FOR k IN 1 .. CASE WHEN v_members IS NULL THEN 0 ELSE cardinality(ids) END LOOP
+    IF ids[k] = ANY (v_members) THEN keys[k].is_counted := true; END IF;
+  END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_opening_37de0513(p_key dispatcher_key_room_37de0513, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+    p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_at timestamptz := p_now;
+  v_need bigint;
+  v_gone bigint;
+BEGIN
+  IF p_key.closed_until = 'infinity' OR p_key.concurrency < p_key.held + p_cost THEN
+    RETURN NULL;
+  END IF;
+  v_at := GREATEST(v_at, p_key.closed_until);
+  IF p_key.ramp_from IS NOT NULL AND p_key.held + p_cost > 1 THEN
+    v_at := GREATEST(v_at, p_key.ramp_from
+      + interval '1 microsecond' * ceil(extract(epoch FROM p_ramp) * 1e6 / 8 * COALESCE(
+          (SELECT min(step) FROM generate_series(0, 7) AS step WHERE (1 << step) >= p_key.held + p_cost), 8))::float8);
+  END IF;
+  IF p_key.rate_limit IS NOT NULL THEN
+    v_need := COALESCE(p_key.total, 0) + p_key.used + p_key.unstarted + p_cost - p_key.rate_limit;
+    SELECT start.total - start.cost INTO v_gone
+      FROM dispatcher_start AS start
+     WHERE start.key_id = p_key.id AND start.at > p_now - p_key.rate_period - p_margin
+     ORDER BY start.key_id, start.at, start.total
+     LIMIT 1;
+    IF v_gone IS NULL THEN
+      v_gone := COALESCE((SELECT max(start.total) FROM dispatcher_start AS start WHERE start.key_id = p_key.id), 0);
+    END IF;
+    IF v_need > v_gone THEN
+      v_at := GREATEST(v_at, p_key.rate_period + p_margin + COALESCE(
+        (SELECT start.at
+           FROM dispatcher_start AS start
+          WHERE start.key_id = p_key.id AND start.at > p_now - p_key.rate_period - p_margin AND start.total >= v_need
+          ORDER BY start.key_id, start.at, start.total
+          LIMIT 1),
+        CASE WHEN v_need <= COALESCE(p_key.total, 0) + p_key.used THEN p_key.last_at END,
+        p_now));
+    END IF;
+  END IF;
+  v_at := GREATEST(v_at, p_key.next_at - p_horizon);
+  RETURN NULLIF(v_at, p_now);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_wake_37de0513(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_process uuid;
+BEGIN
+  IF NOT EXISTS (SELECT FROM dispatcher_process AS idle
+                  WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues)) THEN
+    RETURN NULL;
+  END IF;
+  UPDATE dispatcher_process AS process
+     SET idle_at = NULL
+   WHERE process.id = (
+           SELECT idle.id
+             FROM dispatcher_process AS idle
+             LEFT JOIN dispatcher_worker AS worker ON worker.id = idle.worker_id
+            WHERE idle.idle_at IS NOT NULL AND p_queue = ANY (idle.queues) AND idle.id IS DISTINCT FROM p_not
+              AND (idle.worker_id IS NULL OR NOT pg_try_advisory_xact_lock_shared(hashtextextended(idle.id::text, 0)))
+              AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
+              AND COALESCE(worker.seen_at, idle.idle_at) > p_now - p_silence
+              AND (p_key IS NULL
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_37de0513(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                               true))
+            ORDER BY idle.idle_at, idle.id
+            LIMIT 1
+              FOR NO KEY UPDATE OF idle SKIP LOCKED)
+  RETURNING process.id INTO v_process;
+  RETURN v_process;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_37de0513 FROM PUBLIC;
+
+CREATE TYPE dispatcher_start_37de0513 AS (
+    call uuid,
+    at timestamptz,
+    state text,
+    chosen jsonb,
+    key_ids bigint[],
+    costs int[],
+    is_counted bool
+);
+
+CREATE TYPE dispatcher_fate_37de0513 AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+
+CREATE TYPE dispatcher_move_37de0513 AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid,
+    is_turn bool
+);
+
+CREATE TYPE dispatcher_pending_37de0513 AS (at timestamptz, lane_id bigint, key_id bigint);
+
+CREATE TYPE dispatcher_chosen_37de0513 AS (
+    starts dispatcher_start_37de0513[],
+    fates dispatcher_fate_37de0513[],
+    served bigint[],
+    moves dispatcher_move_37de0513[],
+    notes dispatcher_pending_37de0513[],
+    wake uuid[],
+    keys dispatcher_key_room_37de0513[],
+    counts bool,
+    counted dispatcher_key_room_37de0513[],
+    open bigint[],
+    room_left int,
+    lines dispatcher_line_37de0513[]
+);
+
+CREATE FUNCTION dispatcher_pay_37de0513(p_lines dispatcher_line_37de0513[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_line dispatcher_line_37de0513;
+BEGIN
+  FOREACH v_line IN ARRAY p_lines LOOP
+    UPDATE dispatcher_share AS share
+       SET next = v_line.next
+     WHERE share.key_id = v_line.key_id AND share.priority = v_line.priority AND share.share_id = v_line.share_id;
+    IF NOT FOUND THEN
+      INSERT INTO dispatcher_share (key_id, priority, share_id, next)
+      VALUES (v_line.key_id, v_line.priority, v_line.share_id, v_line.next);
+    END IF;
+  END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_pay_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_rounds_37de0513(p_lanes bigint[], p_seats dispatcher_seat_37de0513[], p_lines dispatcher_line_37de0513[], p_met bigint[], p_done bigint[],
+    p_over uuid[], p_one_by_one bool, OUT calls uuid[], OUT rounds bigint[]) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  WITH head AS (
+    SELECT lane.id AS lane, lane.line, lane.turn, lane.first, lane.served_at, call.id, met.n + call.n AS n,
+           lane.turn IS NOT NULL AND call.n = 1 AS is_in_line, line.next,
+           dispatcher_turn_37de0513(COALESCE(call.key_costs[lane.cost_at], 1), line.weight) AS length
+      FROM (SELECT seated.id, (p_seats[seated.n]).* FROM unnest(p_lanes) WITH ORDINALITY AS seated (id, n)) AS lane
+     CROSS JOIN LATERAL (SELECT (p_lines[lane.line]).next, (p_lines[lane.line]).weight) AS line
+     CROSS JOIN LATERAL (SELECT cardinality(array_positions(p_met, lane.id)) AS n) AS met
+     CROSS JOIN LATERAL (
+           SELECT call.id, call.key_costs, row_number() OVER () AS n
+             FROM (SELECT call.id, call.key_costs
+                     FROM dispatcher_callqueue AS call
+                    WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                      AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (p_over)
+                    ORDER BY call.position
+                    LIMIT lane.heads) AS call) AS call
+     WHERE lane.id <> ALL (p_done))
+  SELECT array_agg(turn.id), array_agg(turn.at - turn.first + dispatcher_turn_37de0513(1, 1))
+    INTO calls, rounds
+    FROM (SELECT head.id, head.first,
+                 CASE WHEN head.is_in_line THEN head.turn
+                      ELSE head.next - head.length + sum(head.length) OVER (
+                             PARTITION BY head.line, head.is_in_line, CASE WHEN p_one_by_one THEN head.lane END
+                                 ORDER BY head.n, head.served_at, head.lane) END::bigint AS at
+            FROM head) AS turn;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_rounds_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_claim_37de0513(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_37de0513,
+    p_now timestamptz)
+RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, queue text, is_paced bool, is_counted bool,
+    at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
+SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+  v_call record;
+  v_keys dispatcher_key_room_37de0513[];
+  v_ids bigint[];
+  v_costs int[];
+BEGIN
+  BEGIN
+    SELECT call.state, call.started_at, call.attempt, call.retry, call.queue, call.expires_at, call.is_revoked
+      INTO v_call
+      FROM dispatcher_callqueue AS call
+     WHERE call.id = p_call AND call.ticket = p_ticket
+       AND (call.state = 'dispatched' OR (call.state = 'active' AND call.claim = p_claim))
+       FOR NO KEY UPDATE;
+    IF NOT FOUND THEN RETURN; END IF;
+    SELECT array_agg(slot.key_id), array_agg(slot.cost) INTO v_ids, v_costs
+      FROM dispatcher_slot AS slot WHERE slot.call_id = p_call AND slot.key_id IS NOT NULL;
+    PERFORM FROM dispatcher_ratelimitkey AS key
+      WHERE key.id = ANY (v_ids)
+        AND (dispatcher_counts_37de0513(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
+             OR dispatcher_is_member_37de0513(key.name, key.is_group))
+      ORDER BY key.id
+        FOR NO KEY UPDATE;
+  EXCEPTION WHEN lock_not_available THEN
+    refused := 'busy';
+    at := COALESCE(p_now, clock_timestamp());
+    RETURN NEXT;
+    RETURN;
+  END;
+  at := COALESCE(p_now, clock_timestamp());
+  start_at := at;
+  queue := v_call.queue;
+  SELECT array_agg(key), COALESCE(bool_or(key.throttle_limit IS NOT NULL), false),
+         COALESCE(bool_or(key.rate_limit IS NOT NULL), false),
+         CASE WHEN p_ahead IS NULL THEN NULL
+              WHEN v_call.is_revoked THEN 'revoked'
+              WHEN v_call.expires_at <= at THEN 'expired'
+              WHEN bool_or(key.closed_until IS NOT NULL OR key.concurrency = 0) THEN 'closed' END
+    INTO v_keys, is_paced, is_counted, refused
+    FROM dispatcher_room_37de0513(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
+  IF v_call.state = 'active' THEN
+    start_at := v_call.started_at;
+    attempt := v_call.attempt;
+    retry := v_call.retry;
+    refused := NULL;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  IF is_paced AND p_ahead IS NOT NULL THEN
+    SELECT GREATEST(at + p_tuning.lead,
+                    max(key.last_at + dispatcher_spacing_37de0513(key.last_cost, key.throttle_limit, key.throttle_period)))
+      INTO start_at
+      FROM unnest(v_keys) AS key
+     WHERE key.throttle_limit IS NOT NULL;
+    IF start_at - at > p_ahead THEN refused := COALESCE(refused, 'early'); END IF;
+  END IF;
+  IF refused IS NOT NULL THEN
+    start_at := NULL;
+    RETURN NEXT;
+    RETURN;
+  END IF;
+  UPDATE dispatcher_callqueue AS call
+     SET state = 'active', claim = p_claim, started_at = start_at, attempt = call.attempt + 1, returns = 0,
+         published_at = COALESCE(call.published_at, at)
+   WHERE call.id = p_call
+  RETURNING call.attempt, call.retry INTO attempt, retry;
+  UPDATE dispatcher_slot AS slot
+     SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
+   WHERE slot.call_id = p_call;
+  FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
+    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_37de0513(v_keys[i].name, v_keys[i].is_group);
+    v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
+    v_keys[i].last_cost := v_keys[i].used;
+    v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);
+  END LOOP;
+  PERFORM dispatcher_count_starts_37de0513(v_keys);
+  RETURN NEXT;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_37de0513 FROM PUBLIC;
+
+CREATE TYPE dispatcher_found_37de0513 AS (
+    now timestamptz,
+    since timestamptz,
+    open bigint[],
+    busy bigint[],
+    ids bigint[],
+    keys dispatcher_key_room_37de0513[],
+    lanes dispatcher_lane_37de0513[],
+    is_parked bool,
+    turn_keys bigint[],
+    published text[],
+    publish_room int[],
+    queues text[],
+    again_at timestamptz
+);
+
+CREATE FUNCTION dispatcher_find_lanes_37de0513(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_37de0513, p_now timestamptz) RETURNS dispatcher_found_37de0513 LANGUAGE plpgsql AS $$
+DECLARE
+  v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_since timestamptz := v_now;
+  v_queues text[] := '{}';
+  v_open bigint[] := p_open;
+  v_want bigint[];
+  v_busy bigint[] := '{}';
+  v_ids bigint[] := '{}';
+  v_keys dispatcher_key_room_37de0513[];
+  v_lanes dispatcher_lane_37de0513[];
+  v_lane dispatcher_lane_37de0513;
+  v_rows tid[];
+  v_noted record;
+  v_noted_rows tid[];
+  v_from timestamptz := COALESCE(v_now - p_tuning.notes, '-infinity');
+  v_noted_queues text[] := '{}';
+  v_again_at timestamptz;
+  v_turn_keys bigint[] := '{}';
+  v_published text[] := '{}';
+  v_publish_room int[] := '{}';
+  v_has_limited bool;
+  v_has_kept bool;
+  v_is_parked bool := false;
+  v_is_fair bool := false;
+  v_other record;
+  v_left int;
+  v_locked record;
+BEGIN
+  IF p_room > 0 THEN
+    v_queues := ARRAY(SELECT mine.name FROM unnest(p_queues) AS mine (name)
+                       WHERE p_tuning.any_delivery
+                          OR p_delivery = COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored
+                                                     WHERE stored.name = mine.name), 'broker'));
+  END IF;
+  IF p_delivery = 'broker' AND v_queues <> '{}' THEN
+    SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
+      FROM (SELECT mine.name, dispatcher_queue_room_37de0513(mine.name, p_room, p_tuning, v_now) AS room
+              FROM unnest(v_queues) AS mine (name)) AS queue
+     WHERE queue.room > 0;
+    v_queues := v_published;
+  END IF;
+  IF (SELECT note.at FROM dispatcher_note AS note
+       WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL THEN
+    v_noted := dispatcher_read_notes_37de0513(v_from, v_now, v_queues, p_room);
+    v_open := v_open || v_noted.keys;
+    v_noted_rows := NULLIF(v_noted.rows, '{}');
+    v_noted_queues := v_noted.queues;
+    v_again_at := v_noted.again_at;
+  END IF;
+  SELECT array_agg(front.row),
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL,
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL LIMIT 1) IS NOT NULL
+    INTO v_rows, v_has_limited, v_has_kept
+    FROM unnest(v_queues) AS mine (name)
+   CROSS JOIN LATERAL (
+         SELECT site.ctid AS row
+           FROM dispatcher_lanesite AS site
+          WHERE site.place = 0 AND site.queue = mine.name
+          ORDER BY site.priority DESC, site.served_at, site.lane_id
+          LIMIT p_room
+            FOR NO KEY UPDATE SKIP LOCKED) AS front;
+  v_rows := v_noted_rows || v_rows;
+  IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_37de0513(p_worker, v_queues, p_room, v_now); END IF;
+  IF v_rows IS NULL AND v_queues <> '{}' THEN
+    IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+         WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+      BEGIN
+        v_rows := ARRAY(SELECT site.ctid
+                          FROM dispatcher_lanesite AS site
+                         WHERE site.place = 0 AND site.queue = ANY (v_queues)
+                         ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+                         LIMIT 1
+                           FOR NO KEY UPDATE);
+      EXCEPTION WHEN lock_not_available THEN
+        v_rows := NULL;
+      END;
+    END IF;
+  END IF;
+  v_now := COALESCE(p_now, clock_timestamp());
+  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_37de0513(v_rows, 'mine'); END IF;
+  IF v_has_kept THEN
+    v_open := v_open || ARRAY(SELECT kept.place
+                                FROM (SELECT site.place FROM dispatcher_lanesite AS site
+                                       WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL
+                                      OFFSET 0) AS kept
+                               WHERE kept.place > 0);
+  END IF;
+  v_want := v_open;
+  FOREACH v_lane IN ARRAY COALESCE(v_lanes, '{}') LOOP
+    v_want := v_want || v_lane.key_ids;
+  END LOOP;
+  FOR v_round IN 1 .. 2 LOOP
+    EXIT WHEN v_want = '{}';
+    BEGIN
+      v_locked := dispatcher_lock_keys_37de0513(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      IF v_locked.busy <> '{}' AND NOT EXISTS (
+           SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
+        RAISE lock_not_available;
+      END IF;
+    EXCEPTION WHEN lock_not_available THEN
+      BEGIN
+        PERFORM FROM dispatcher_ratelimitkey AS key
+          WHERE key.id = ANY (v_want) AND key.id <> ALL (v_ids) ORDER BY key.id FOR NO KEY UPDATE;
+      EXCEPTION WHEN lock_not_available THEN
+        NULL;
+      END;
+      v_locked := dispatcher_lock_keys_37de0513(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+    END;
+    v_now := COALESCE(p_now, clock_timestamp());
+    v_keys := v_keys || v_locked.keys;
+    v_ids := v_ids || v_locked.ids;
+    v_busy := v_busy || v_locked.busy;
+    v_open := v_open || v_locked.groups;
+    EXIT WHEN v_round = 2;
+    IF cardinality(v_rows) >= p_room THEN
+      FOR k IN 1 .. cardinality(v_locked.ids) LOOP
+        CONTINUE WHEN v_locked.keys[k].fair_by IS NULL OR v_locked.keys[k].room > p_room;
+        v_is_fair := true;
+        v_lanes := v_lanes || dispatcher_lanes_at_37de0513(ARRAY(
+          SELECT front.row
+            FROM unnest(v_queues) AS mine (name)
+           CROSS JOIN LATERAL (
+                 SELECT site.ctid AS row
+                   FROM dispatcher_lanesite AS site
+                  WHERE site.place = 0 AND site.queue = mine.name AND site.ctid <> ALL (v_rows)
+                  ORDER BY site.priority DESC, site.served_at, site.lane_id
+                  LIMIT 50
+                    FOR NO KEY UPDATE SKIP LOCKED) AS front), 'mine');
+        EXIT;
+      END LOOP;
+    END IF;
+    v_is_parked := (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                     WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NOT NULL;
+    EXIT WHEN NOT v_is_parked AND NOT v_is_fair;
+    FOR v_other IN
+      WITH RECURSIVE turn (key_id, room, queue) AS (
+        SELECT key.id, key.room,
+               (SELECT min(site.queue) FROM dispatcher_lanesite AS site WHERE site.place = key.id)
+          FROM unnest(v_locked.keys) AS key
+         WHERE key.room > 0 AND COALESCE(key.next_at <= v_now + p_tuning.horizon, true)
+         UNION ALL
+        SELECT turn.key_id, turn.room,
+               (SELECT min(site.queue) FROM dispatcher_lanesite AS site
+                 WHERE site.place = turn.key_id AND site.queue > turn.queue)
+          FROM turn
+         WHERE turn.queue IS NOT NULL
+      )
+      SELECT turn.key_id, turn.queue, LEAST(turn.room, GREATEST(p_room, 1)) AS most,
+             CASE WHEN turn.queue = ANY (v_queues) THEN 'mine'
+                  WHEN queue.delivery = 'broker' THEN 'published'
+                  WHEN queue.delivery = 'http' OR EXISTS (
+                         SELECT FROM dispatcher_process AS process
+                          WHERE turn.queue = ANY (process.queues) AND process.worker_id IS DISTINCT FROM p_worker)
+                  THEN 'others' END AS taker
+        FROM turn
+       CROSS JOIN LATERAL (
+             SELECT COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = turn.queue),
+                             'broker') AS delivery) AS queue
+       WHERE turn.queue IS NOT NULL
+    LOOP
+      v_turn_keys := v_turn_keys || v_other.key_id;
+      CONTINUE WHEN v_other.taker IS NULL;
+      IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
+        v_left := dispatcher_queue_room_37de0513(v_other.queue, p_publish, p_tuning, v_now);
+        CONTINUE WHEN v_left = 0;
+        v_published := v_published || v_other.queue;
+        v_publish_room := v_publish_room || v_left;
+      END IF;
+      v_rows := ARRAY(SELECT site.ctid
+                        FROM dispatcher_lanesite AS site
+                       WHERE site.place = v_other.key_id AND site.queue = v_other.queue
+                       ORDER BY site.priority DESC, site.served_at, site.lane_id
+                       LIMIT v_other.most
+                         FOR NO KEY UPDATE SKIP LOCKED);
+      v_lanes := v_lanes || dispatcher_lanes_at_37de0513(v_rows, v_other.taker);
+    END LOOP;
+    v_want := ARRAY(SELECT DISTINCT spent.id FROM unnest(v_lanes) AS lane, unnest(lane.key_ids) AS spent (id)
+                     WHERE spent.id <> ALL (v_ids || v_busy));
+  END LOOP;
+  RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
+          v_publish_room, v_noted_queues, v_again_at);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_opens_at_37de0513(p_key dispatcher_key_room_37de0513, p_cost bigint, p_keys dispatcher_key_room_37de0513[], p_worker uuid, p_tuning dispatcher_tuning_37de0513,
+    p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  v_at timestamptz := dispatcher_opening_37de0513(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+BEGIN
+  IF v_at IS NULL AND p_key.is_group THEN
+    v_at := (SELECT min(dispatcher_opening_37de0513(COALESCE(mine, member), p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp,
+                                 p_now))
+               FROM dispatcher_room_37de0513(dispatcher_members_of_37de0513(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+               LEFT JOIN unnest(p_keys) AS mine ON mine.id = member.id
+              WHERE member.fits >= p_cost);
+  END IF;
+  RETURN v_at;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_wake_workers_37de0513(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
+RETURNS TABLE (queue text, is_published bool, worker_id uuid)
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
+SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+  v_queues text[] := p_queues;
+  v_sent record;
+  v_delivery text;
+BEGIN
+  FOR v_sent IN
+    SELECT call.id, call.position, call.created_at, site.lane_id, site.queue, site.place
+      FROM unnest(p_calls) AS first (id)
+     CROSS JOIN LATERAL (
+           SELECT called.id, called.lane_id, called.state, called.position, called.created_at
+             FROM dispatcher_callqueue AS called
+            WHERE called.id = first.id
+            LIMIT 1) AS call
+     CROSS JOIN LATERAL (
+           SELECT placed.lane_id, placed.queue, placed.place
+             FROM dispatcher_lanesite AS placed
+            WHERE placed.lane_id = call.lane_id
+            LIMIT 1) AS site
+     WHERE call.state = 'available'
+  LOOP
+    IF v_sent.place <> 0 THEN
+      CONTINUE WHEN v_sent.id <> (
+        SELECT front.id
+          FROM dispatcher_callqueue AS front
+         WHERE front.lane_id = v_sent.lane_id AND front.state = 'available' AND front.oversized_key_id IS NULL
+         ORDER BY front.position
+         LIMIT 1);
+    END IF;
+    IF v_sent.place <> 0
+       OR (v_sent.place IS NULL AND v_sent.created_at < clock_timestamp() - interval '500 milliseconds') THEN
+      PERFORM set_config('synchronous_commit', 'off', true);
+      INSERT INTO dispatcher_note (at, lane_id, is_forced, position)
+      VALUES (clock_timestamp(), v_sent.lane_id, true, v_sent.position);
+    END IF;
+    IF v_sent.queue <> ALL (v_queues) THEN
+      v_queues := v_queues || v_sent.queue::text;
+    END IF;
+  END LOOP;
+  FOREACH queue IN ARRAY v_queues LOOP
+    v_delivery := (SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = queue);
+    is_published := COALESCE(v_delivery, 'broker') = 'broker' OR p_is_eager AND v_delivery = 'direct';
+    worker_id := NULL;
+    IF NOT is_published THEN
+      worker_id := dispatcher_wake_37de0513(queue, NULL, NULL, p_silence, clock_timestamp());
+      IF worker_id IS NOT NULL THEN
+        PERFORM set_config('synchronous_commit', 'off', true);
+      END IF;
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_workers_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_settle_37de0513(p_fates dispatcher_fate_37de0513[], p_tuning dispatcher_tuning_37de0513, p_now timestamptz)
+RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY
+  UPDATE dispatcher_callqueue AS call
+     SET state = CASE fate.fate WHEN 'oversized' THEN 'available' WHEN 'later' THEN 'scheduled'
+                                WHEN 'unknown' THEN 'scheduled' WHEN 'cancelled' THEN 'cancelled' ELSE 'discarded' END,
+         reason = CASE fate.fate WHEN 'dropped' THEN 'limit' WHEN 'expired' THEN 'expired' END,
+         oversized_key_id = CASE WHEN fate.fate = 'oversized' THEN fate.key_id END,
+         oversized_cost = CASE WHEN fate.fate = 'oversized' THEN fate.cost END,
+         scheduled_at = CASE fate.fate WHEN 'later' THEN fate.at WHEN 'unknown' THEN p_now + fate.wait
+                                       ELSE call.scheduled_at END,
+         returns = CASE WHEN fate.fate = 'unknown' THEN LEAST(call.returns + 1, 32767) ELSE call.returns END,
+         finished_at = CASE WHEN fate.fate IN ('dropped', 'expired', 'cancelled') THEN p_now END,
+         error = CASE fate.fate
+                 WHEN 'dropped'
+                 THEN jsonb_build_object('type', 'LimitReached', 'message', 'dropped at the limit of ' || fate.key,
+                                         'attempt', call.attempt, 'key', fate.key, 'occurred_at', p_now)
+                 WHEN 'expired'
+                 THEN jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at,
+                                         'attempt', call.attempt, 'occurred_at', p_now)
+                 ELSE call.error END
+    FROM (SELECT fate.call, fate.fate, fate.at, fate.key_id, fate.cost, key.name AS key,
+                 CASE WHEN fate.fate = 'unknown'
+                      THEN CASE WHEN known.is_known
+                                THEN LEAST(interval '0.5 seconds' * (seen.returns + 1), longest.first)
+                                ELSE LEAST(longest.first * power(2, LEAST(seen.returns, 20)),
+                                           12 * p_tuning.dispatch_lease) END END AS wait
+            FROM unnest(p_fates) AS fate
+            JOIN dispatcher_callqueue AS seen ON seen.id = fate.call
+            LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = fate.key_id
+           CROSS JOIN LATERAL (
+                 SELECT fate.fate = 'unknown' AND EXISTS (
+                          SELECT FROM dispatcher_worker AS worker
+                           WHERE seen.queue = ANY (worker.queues) AND worker.serves_until > p_now
+                             AND (worker.tasks IS NULL OR seen.task = ANY (worker.tasks))) AS is_known) AS known
+           CROSS JOIN LATERAL (SELECT LEAST(interval '1 minute', p_tuning.dispatch_lease) AS first) AS longest) AS fate
+   WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
+  RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_line_up_37de0513(p_found dispatcher_found_37de0513, p_keys dispatcher_key_room_37de0513[], p_served bigint[], p_moves dispatcher_move_37de0513[], p_open bigint[],
+    p_seated bigint[], p_seats dispatcher_seat_37de0513[], p_lines dispatcher_line_37de0513[], p_over uuid[], p_until timestamptz,
+    OUT moves dispatcher_move_37de0513[], OUT opened bigint[], OUT paid dispatcher_line_37de0513[]) LANGUAGE plpgsql AS $$
+DECLARE
+  v_lane record;
+BEGIN
+  moves := p_moves;
+  opened := p_open;
+  FOR v_lane IN
+    SELECT lane.id, key.id AS key_id, seat.n, seat.line,
+           dispatcher_turn_37de0513(COALESCE(head.cost, 1), (p_lines[seat.line]).weight) AS length
+      FROM unnest(p_found.lanes) AS lane
+     CROSS JOIN LATERAL (SELECT array_position(p_seated, lane.id) AS n) AS mine
+     CROSS JOIN LATERAL (SELECT mine.n, (p_seats[mine.n]).line, (p_seats[mine.n]).cost_at) AS seat
+      JOIN unnest(p_keys) AS key ON key.id = (p_lines[seat.line]).key_id
+     CROSS JOIN LATERAL (
+           SELECT call.key_costs[seat.cost_at] AS cost
+             FROM dispatcher_callqueue AS call
+            WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+              AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (p_over)
+            ORDER BY call.position
+            LIMIT 1) AS head
+     WHERE (key.room <= 0 OR key.next_at > p_until OR key.id = ANY (p_found.turn_keys))
+       AND NOT EXISTS (SELECT FROM unnest(moves) AS move WHERE move.lane = lane.id)
+     ORDER BY array_position(p_served, lane.id) NULLS FIRST, lane.served_at, lane.id
+  LOOP
+    IF p_seats[v_lane.n].turn IS NULL THEN
+      p_seats[v_lane.n].turn := p_lines[v_lane.line].next;
+      p_lines[v_lane.line].next := p_lines[v_lane.line].next + v_lane.length;
+    END IF;
+    moves := moves
+      || (v_lane.id, v_lane.key_id, dispatcher_turn_at_37de0513(p_seats[v_lane.n].turn), NULL, NULL, true)::dispatcher_move_37de0513;
+    opened := opened || v_lane.key_id;
+  END LOOP;
+  FOR v_lane IN
+    SELECT seat.n, seat.line, seat.length
+      FROM (SELECT n, (p_seats[n]).line, (p_seats[n]).length, (p_seats[n]).turn, p_seated[n] AS lane
+              FROM generate_subscripts(p_seats, 1) AS n) AS seat
+     WHERE seat.turn IS NOT NULL
+       AND NOT EXISTS (SELECT FROM unnest(moves) AS move WHERE move.lane = seat.lane AND move.is_turn)
+  LOOP
+    p_lines[v_lane.line].next := p_lines[v_lane.line].next - v_lane.length;
+  END LOOP;
+  paid := ARRAY(
+    SELECT line FROM unnest(p_lines) AS line
+     WHERE line.next <> line.was
+       AND (line.key_id = ANY (p_found.turn_keys)
+            OR EXISTS (SELECT FROM unnest(moves) AS move WHERE move.place = line.key_id AND move.is_turn)));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_line_up_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_note_limits_37de0513(p_found dispatcher_found_37de0513, p_chosen dispatcher_chosen_37de0513, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
+  SELECT 'rate_limit.released', latest.queue, start.call, latest.data - '{limit,current}'::text[], clock_timestamp()
+    FROM unnest(p_chosen.starts) AS start
+   CROSS JOIN LATERAL (
+         SELECT entry.kind, entry.queue, entry.data
+           FROM (SELECT entry.id, entry.kind, entry.queue, entry.data FROM dispatcher_eventlogentry AS entry
+                  WHERE entry.call_id = start.call OFFSET 0) AS entry
+          ORDER BY entry.id DESC
+          LIMIT 1) AS latest
+   WHERE latest.kind = 'rate_limit.exceeded';
+  WITH stop AS MATERIALIZED (
+    SELECT move.stopped AS call, move.place AS key_id FROM unnest(p_chosen.moves) AS move WHERE move.stopped IS NOT NULL
+     UNION ALL
+    SELECT fate.call, fate.key_id FROM unnest(p_chosen.fates) AS fate WHERE fate.fate IN ('later', 'oversized')
+  ), limits AS MATERIALIZED (
+    SELECT DISTINCT ON (key.id)
+           key.id, key.name, jsonb_build_object('key', key.name, 'strategy', strict.strategy, 'limit', strict.most,
+                                                'current', strict.spent) AS data
+      FROM unnest(p_found.keys) AS key
+      JOIN unnest(p_found.keys) AS before
+        ON before.id = key.id OR (key.is_group AND before.id = ANY (dispatcher_members_of_37de0513(key.name)))
+      JOIN unnest(p_chosen.keys) AS after ON after.id = before.id
+     CROSS JOIN LATERAL (
+           VALUES (1, 'throttle', after.throttle_limit, after.unstarted, after.next_at > p_until),
+                  (2, 'concurrency', after.concurrency, after.held, before.concurrency - before.held <= before.room),
+                  (3, 'rate', after.rate_limit, after.rate_limit - before.room + after.held - before.held,
+                   before.ramp_from IS NULL)) AS strict (n, strategy, most, spent, is_strictest)
+     WHERE key.id IN (SELECT stop.key_id FROM stop)
+       AND strict.most IS NOT NULL AND strict.is_strictest AND before.closed_until IS NULL
+     ORDER BY key.id, before.id = key.id DESC, strict.n)
+  INSERT INTO dispatcher_eventlogentry (kind, queue, call_id, data, at)
+  SELECT 'rate_limit.exceeded', call.queue, call.id, jsonb_build_object('job_id', call.id) || limits.data,
+         clock_timestamp()
+    FROM stop
+    JOIN limits ON limits.id = stop.key_id
+    JOIN dispatcher_callqueue AS call ON call.id = stop.call
+   WHERE (SELECT entry.kind = 'rate_limit.exceeded' AND entry.data ->> 'key' = limits.name
+            FROM (SELECT entry.id, entry.kind, entry.data FROM dispatcher_eventlogentry AS entry
+                   WHERE entry.call_id = call.id OFFSET 0) AS entry
+           ORDER BY entry.id DESC
+           LIMIT 1) IS NOT TRUE;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_37de0513 FROM PUBLIC;
+
+CREATE TYPE dispatcher_site_37de0513 AS (
+    row tid,
+    place bigint,
+    served_at timestamptz,
+    last_served_at timestamptz,
+    kept_until timestamptz,
+    waits_from bigint
+);
+
+CREATE FUNCTION dispatcher_write_lanes_37de0513(p_found dispatcher_found_37de0513, p_chosen dispatcher_chosen_37de0513, p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_sites dispatcher_site_37de0513[];
+BEGIN
+  v_sites := ARRAY(
+    SELECT (lane.row, site.place, COALESCE(site.served_at, site.last_served_at),
+            CASE WHEN site.is_turn THEN site.last_served_at END, site.kept_until, site.waits_from)::dispatcher_site_37de0513
+      FROM unnest(p_found.lanes) AS lane
+     CROSS JOIN LATERAL (
+           SELECT move.served_at, move.is_turn, move.kept_until, turn.turn,
+                  COALESCE(p_found.now + turn.turn * interval '1 microsecond', lane.last_served_at, lane.served_at)
+                  AS last_served_at,
+                  CASE WHEN move.lane IS NOT NULL THEN move.place WHEN first.position IS NOT NULL THEN 0 END AS place,
+                  COALESCE(first.position,
+                           (SELECT max(call.position) + 1 FROM dispatcher_callqueue AS call
+                             WHERE turn.turn IS NOT NULL AND call.lane_id = lane.id
+                               AND call.id = ANY (ARRAY(SELECT start.call FROM unnest(p_chosen.starts) AS start))),
+                           lane.waits_from) AS waits_from
+             FROM (SELECT array_position(p_chosen.served, lane.id) AS turn) AS turn
+             LEFT JOIN unnest(p_chosen.moves) AS move ON move.lane = lane.id
+             LEFT JOIN LATERAL (
+                  SELECT call.position
+                    FROM dispatcher_callqueue AS call
+                   WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                     AND call.state = 'available' AND call.oversized_key_id IS NULL
+                   ORDER BY call.position
+                   LIMIT 1) AS first ON true) AS site
+     WHERE site.place IS DISTINCT FROM lane.place OR site.kept_until IS DISTINCT FROM lane.kept_until
+        OR site.served_at IS NOT NULL OR lane.last_served_at IS NOT NULL
+        OR site.waits_from >= lane.waits_from + 64
+        OR (site.turn IS NOT NULL
+            AND (lane.served_at < p_found.now - interval '1 minute' OR p_found.is_parked
+                 OR cardinality(p_found.lanes) > 1
+                 OR (SELECT other.lane_id FROM dispatcher_lanesite AS other
+                      WHERE other.place = 0 AND other.queue = ANY (p_queues) AND other.lane_id <> lane.id LIMIT 1)
+                    IS NOT NULL)));
+  IF v_sites <> '{}' THEN
+    UPDATE dispatcher_lanesite AS site
+       SET place = settled.place, served_at = settled.served_at, last_served_at = settled.last_served_at,
+           kept_until = settled.kept_until, waits_from = settled.waits_from
+      FROM unnest(v_sites) AS settled
+     WHERE site.ctid = ANY (ARRAY(SELECT settled.row FROM unnest(v_sites) AS settled)) AND site.ctid = settled.row;
+  END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_write_lanes_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_choose_37de0513(p_found dispatcher_found_37de0513, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_37de0513) RETURNS dispatcher_chosen_37de0513 LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := p_found.now;
+  v_until timestamptz := p_found.now + p_tuning.horizon;
+  v_ids bigint[] := p_found.ids;
+  v_keys dispatcher_key_room_37de0513[] := p_found.keys;
+  v_publish int[] := p_found.publish_room;
+  v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);
+  v_key dispatcher_key_room_37de0513;
+  v_counted dispatcher_key_room_37de0513[] := '{}';
+  v_counted_at timestamptz;
+  v_left int := p_room;
+  v_due bigint[] := p_due;
+  v_heads int := p_room;
+  v_starts dispatcher_start_37de0513[] := '{}';
+  v_start dispatcher_start_37de0513;
+  v_counts bool := false;
+  v_fates dispatcher_fate_37de0513[] := '{}';
+  v_served bigint[] := '{}';
+  v_moves dispatcher_move_37de0513[] := '{}';
+  v_move dispatcher_move_37de0513;
+  v_notes dispatcher_pending_37de0513[] := '{}';
+  v_wake uuid[] := '{}';
+  v_open bigint[] := p_found.open;
+  v_done bigint[] := '{}';
+  v_over uuid[] := '{}';
+  v_is_over bool;
+  v_met bigint[] := '{}';
+  v_short int;
+  v_call record;
+  v_kind int;
+  v_least int;
+  v_by int;
+  v_by_id bigint;
+  v_by_cost int;
+  v_cost int;
+  v_at timestamptz;
+  v_opens timestamptz;
+  v_ks int[];
+  v_costs int[];
+  v_members jsonb;
+  v_worker uuid;
+  v_seated bigint[];
+  v_seats dispatcher_seat_37de0513[];
+  v_lines dispatcher_line_37de0513[];
+  v_ranked uuid[];
+  v_rounds bigint[];
+  v_one_by_one bool;
+  s int;
+  v_line int;
+  k int;
+  m int;
+BEGIN
+  IF v_publish <> '{}' THEN v_heads := GREATEST(v_heads, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
+  v_heads := v_heads / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
+  FOR i IN 1 .. cardinality(v_ids) LOOP
+    IF v_keys[i].fair_by IS NOT NULL THEN
+      SELECT share.lanes, share.seats, share.lines INTO v_seated, v_seats, v_lines
+        FROM dispatcher_shares_37de0513(p_found.lanes, v_ids, v_heads) AS share;
+      v_one_by_one := p_stride IS NOT NULL OR p_is_strict OR cardinality(v_publish) > 1
+        OR EXISTS (SELECT FROM unnest(p_found.lanes) AS lane WHERE lane.taker <> 'mine');
+      EXIT;
+    END IF;
+  END LOOP;
+  LOOP
+    v_is_over := true;
+    v_short := NULL;
+    IF v_seats IS NOT NULL AND cardinality(p_found.lanes) > 1 THEN
+      SELECT ranked.calls, ranked.rounds INTO v_ranked, v_rounds
+        FROM dispatcher_rounds_37de0513(v_seated, v_seats, v_lines, v_met, v_done, v_over, v_one_by_one) AS ranked;
+    END IF;
+    FOR v_call IN
+      SELECT head.id, head.key_costs, head.fate, head.turn, lane.id AS lane, lane.place, lane.key_ids, lane.queue,
+             lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n,
+             mine.seat, mine.publishes, mine.is_own
+        FROM unnest(p_found.lanes) AS lane
+       CROSS JOIN LATERAL (
+             SELECT array_position(p_queues, lane.queue) AS n, array_position(v_seated, lane.id) AS seat,
+                    lane.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL) AS is_own,
+                    CASE WHEN lane.taker = 'published' OR p_becomes = 'dispatched'
+                         THEN array_position(p_found.published, lane.queue) END AS publishes) AS mine
+       CROSS JOIN LATERAL (
+             SELECT cardinality(array_positions(v_met, lane.id)) AS n,
+                    CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until) AND lane.last_served_at IS NULL
+                         THEN '-infinity' ELSE lane.served_at END AS at) AS met
+       CROSS JOIN LATERAL (
+             SELECT call.id, call.key_costs, row_number() OVER () AS turn,
+                    CASE WHEN call.is_revoked THEN 'cancelled'
+                         WHEN call.expires_at <= v_now THEN 'expired'
+                         WHEN lane.taker = 'mine' AND p_becomes = 'active' AND call.task <> ALL (p_tasks) THEN 'unknown'
+                    END AS fate
+               FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
+                       FROM dispatcher_callqueue AS call
+                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                        AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
+                      ORDER BY call.position
+                      LIMIT COALESCE(v_seats[mine.seat].heads, v_heads)
+                        FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
+       CROSS JOIN LATERAL (
+             SELECT COALESCE(v_rounds[array_position(v_ranked, head.id)], 100000 * (head.turn + met.n)) AS n) AS round
+       WHERE lane.id <> ALL (v_done)
+       ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
+                v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
+                  PARTITION BY lane.queue
+                      ORDER BY lane.priority DESC, round.n, met.at, lane.id, head.turn) NULLS FIRST,
+                round.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.at, lane.id, head.turn
+    LOOP
+      CONTINUE WHEN v_call.lane = ANY (v_done) OR (v_call.taker = 'mine' AND v_left = 0)
+                 OR v_publish[v_call.publishes] = 0;
+      IF v_call.priority < v_short OR (v_short IS NOT NULL AND (p_stride IS NOT NULL OR p_is_strict)) THEN
+        v_is_over := false;
+        EXIT;
+      END IF;
+      v_met := v_met || v_call.lane;
+      IF v_seats IS NOT NULL THEN
+        s := v_call.seat;
+        v_line := v_seats[s].line;
+      END IF;
+      v_least := 9;
+      v_by_id := NULL;
+      v_at := v_now;
+      v_opens := NULL;
+      v_ks := '{}';
+      v_costs := '{}';
+      v_members := NULL;
+      FOR i IN 1 .. CASE WHEN v_call.fate IS NULL THEN cardinality(v_call.key_ids) ELSE 0 END LOOP
+        v_cost := COALESCE(v_call.key_costs[i], 1);
+        k := array_position(v_ids, v_call.key_ids[i]);
+        m := NULL;
+        IF v_keys[k].is_group THEN
+          SELECT member.ordinality INTO m
+            FROM unnest(v_keys) WITH ORDINALITY AS member
+           WHERE member.room >= v_cost AND member.fits >= v_cost AND COALESCE(member.next_at <= v_until, true)
+             AND NOT member.is_group AND starts_with(member.name, rtrim(v_keys[k].name, '*'))
+           ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id
+           LIMIT 1;
+        END IF;
+        v_kind := CASE WHEN k IS NULL AND v_call.key_ids[i] = ANY (p_found.busy) THEN 3
+                       WHEN k IS NULL THEN 9
+                       WHEN v_keys[k].fits < v_cost THEN 1
+                       WHEN v_keys[k].room < v_cost OR v_keys[k].next_at > v_until THEN 2
+                       WHEN v_keys[k].is_group AND m IS NULL
+                       THEN CASE WHEN v_ids[k] = ANY (p_found.busy) THEN 3 ELSE 2 END
+                       WHEN v_call.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
+                       WHEN v_call.taker = 'published'
+                            AND COALESCE(v_keys[k].per_worker, v_keys[m].per_worker) IS NOT NULL THEN 4
+                       ELSE 9 END;
+        IF v_kind < v_least THEN
+          v_least := v_kind;
+          v_by := k;
+          v_by_id := v_call.key_ids[i];
+          v_by_cost := v_cost;
+        END IF;
+        IF k IS NOT NULL THEN
+          v_ks := v_ks || k;
+          v_costs := v_costs || v_cost;
+        END IF;
+        IF m IS NOT NULL THEN
+          v_ks := v_ks || m;
+          v_costs := v_costs || v_cost;
+          v_members := COALESCE(v_members, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
+        END IF;
+        v_at := GREATEST(v_at, v_keys[k].next_at, v_keys[m].next_at,
+                         CASE WHEN COALESCE(v_keys[k].next_at, v_keys[m].next_at) IS NOT NULL
+                              THEN v_now + p_tuning.lead END);
+      END LOOP;
+      IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
+        IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
+          v_key := v_keys[v_by];
+          v_key.unstarted := v_key.unstarted + v_behind[v_by];
+          v_key.next_at := v_key.next_at + dispatcher_spacing_37de0513(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := dispatcher_opens_at_37de0513(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+          v_behind[v_by] := v_behind[v_by] + v_by_cost;
+        END IF;
+        v_fates := v_fates || (v_call.id,
+          COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
+                                     ELSE 'later' END),
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_37de0513;
+        v_over := v_over || v_call.id;
+        CONTINUE WHEN cardinality(v_fates) > 50;
+        IF v_call.turn = v_heads THEN
+          v_short := GREATEST(v_short, v_call.priority);
+          v_is_over := false;
+        END IF;
+        CONTINUE WHEN p_stride IS NULL AND v_seats IS NULL;
+        v_is_over := false;
+        EXIT;
+      ELSIF v_least < 9 THEN
+        v_done := v_done || v_call.lane;
+        v_move := (v_call.lane, CASE WHEN v_least = 4 AND v_call.is_own THEN -1 ELSE v_by_id END,
+                   NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END, false);
+        IF s IS NOT NULL AND (v_least = 3 OR (v_least = 2 AND v_by_id = v_lines[v_line].key_id)) THEN
+          IF v_least = 2 AND v_seats[s].turn IS NULL THEN
+            v_seats[s].turn := v_lines[v_line].next;
+            v_seats[s].length := dispatcher_turn_37de0513(v_by_cost, v_lines[v_line].weight);
+            v_lines[v_line].next := v_lines[v_line].next + v_seats[s].length;
+          END IF;
+          IF v_seats[s].turn IS NOT NULL THEN
+            v_move.place := v_lines[v_line].key_id;
+            v_move.served_at := dispatcher_turn_at_37de0513(v_seats[s].turn);
+            v_move.is_turn := true;
+          END IF;
+        END IF;
+        v_moves := v_moves || v_move;
+        CASE v_least
+          WHEN 2 THEN
+            v_keys[v_by].room := 0;
+            v_open := v_open || v_by_id;
+            v_opens := dispatcher_opens_at_37de0513(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_37de0513; END IF;
+          WHEN 3 THEN
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_move.place)::dispatcher_pending_37de0513;
+          ELSE
+            IF v_call.is_own THEN
+              v_keys[v_by].own := 0;
+              v_wake := v_wake || dispatcher_wake_37de0513(v_call.queue, v_by_id, NULL, p_tuning.silence, v_now);
+            END IF;
+        END CASE;
+        CONTINUE WHEN p_stride IS NULL AND (s IS NULL OR (v_move.is_turn AND v_least = 2));
+        v_is_over := false;
+        EXIT;
+      ELSIF v_call.taker <> 'others' THEN
+        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_members,
+                    CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
+                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_37de0513;
+        v_over := v_over || v_call.id;
+        v_served := array_remove(v_served, v_call.lane) || v_call.lane;
+        IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
+        IF v_call.publishes IS NOT NULL THEN
+          v_publish[v_call.publishes] := v_publish[v_call.publishes] - 1;
+        END IF;
+        IF v_call.taker = 'mine' THEN
+          v_left := v_left - 1;
+          v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
+        END IF;
+        IF s IS NOT NULL THEN
+          k := v_seats[s].clock;
+          IF v_seats[s].turn IS NOT NULL THEN
+            v_lines[k].next := GREATEST(v_lines[k].next, v_seats[s].turn);
+            v_seats[s].turn := NULL;
+          ELSE
+            IF v_lines[v_line].key_id <> ALL (p_found.turn_keys) THEN
+              v_lines[k].next := GREATEST(v_lines[k].next, v_lines[v_line].next);
+            END IF;
+            v_lines[v_line].next := v_lines[v_line].next
+              + dispatcher_turn_37de0513(COALESCE(v_call.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
+          END IF;
+        END IF;
+        IF v_seats IS NOT NULL AND (v_call.turn = COALESCE(v_seats[s].heads, v_heads) OR (v_one_by_one AND s > 0)) THEN
+          v_is_over := false;
+        END IF;
+      ELSE
+        v_done := v_done || v_call.lane;
+        v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
+        IF v_opens IS NULL THEN
+          v_worker := dispatcher_wake_37de0513(v_call.queue, v_call.place, NULL, p_tuning.silence, v_now);
+          v_wake := v_wake || v_worker;
+          v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
+                          WHEN v_call.kept_until = 'infinity' AND EXISTS (
+                                 SELECT FROM dispatcher_lanesite AS site
+                                  WHERE site.queue = v_call.queue AND site.kept_until <= v_now AND site.place = 0)
+                          THEN v_now
+                          WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
+        END IF;
+        v_move := (v_call.lane, v_call.place, dispatcher_turn_at_37de0513(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
+                   v_seats[s].turn IS NOT NULL)::dispatcher_move_37de0513;
+        IF v_opens IS NULL THEN
+          v_move.served_at := COALESCE(dispatcher_turn_at_37de0513(v_seats[s].turn + v_seats[s].length), v_now);
+        ELSIF v_opens <= v_now AND NOT v_move.is_turn THEN
+          v_move.place := 0;
+        END IF;
+        v_moves := v_moves || v_move;
+        CONTINUE WHEN COALESCE(v_opens <= v_now, true);
+      END IF;
+      FOR i IN 1 .. cardinality(v_ks) LOOP
+        v_key := v_keys[v_ks[i]];
+        v_cost := v_costs[i];
+        v_key.room := v_key.room - v_cost;
+        IF v_key.next_at IS NOT NULL THEN
+          v_key.next_at := v_at + dispatcher_spacing_37de0513(v_cost, v_key.throttle_limit, v_key.throttle_period);
+        END IF;
+        IF v_call.taker = 'others' THEN
+          v_notes := v_notes || (v_opens, NULL, v_key.id)::dispatcher_pending_37de0513;
+        ELSE
+          v_key.own := v_key.own - v_cost;
+          v_key.held := v_key.held + v_cost;
+          v_start.key_ids := v_start.key_ids || v_key.id;
+          v_start.is_counted := v_start.is_counted OR v_key.rate_limit IS NOT NULL;
+          IF v_start.state = 'dispatched' THEN
+            v_key.unstarted := v_key.unstarted + v_cost;
+          ELSIF v_key.is_counted THEN
+            v_counts := true;
+            v_counted_at := GREATEST(v_key.last_at,
+                                     CASE WHEN v_key.next_at IS NULL THEN v_at + p_tuning.slack ELSE v_at END);
+            IF v_key.used > 0 AND v_key.last_at < v_counted_at THEN
+              v_counted := v_counted || v_key;
+              v_key.total := COALESCE(v_key.total, 0) + v_key.used;
+              v_key.used := 0;
+            END IF;
+            v_key.used := v_key.used + v_cost;
+            v_key.last_cost := v_cost;
+            v_key.last_at := v_counted_at;
+          END IF;
+        END IF;
+        v_keys[v_ks[i]] := v_key;
+      END LOOP;
+      IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
+      EXIT WHEN NOT v_is_over AND v_seats IS NOT NULL;
+    END LOOP;
+    EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
+  END LOOP;
+  FOR i IN 1 .. cardinality(v_moves) LOOP
+    k := array_position(v_ids, v_moves[i].place);
+    IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
+      s := array_position(v_seated, v_moves[i].lane);
+      v_moves[i] := CASE WHEN v_seats[s].turn IS NULL THEN (v_moves[i].lane, 0, NULL, NULL, NULL, false)::dispatcher_move_37de0513
+                         ELSE (v_moves[i].lane, v_moves[i].place, dispatcher_turn_at_37de0513(v_seats[s].turn), v_now, NULL, true)::dispatcher_move_37de0513
+                         END;
+    END IF;
+  END LOOP;
+  IF v_seats IS NOT NULL THEN
+    SELECT lined.moves, lined.opened, lined.paid INTO v_moves, v_open, v_lines
+      FROM dispatcher_line_up_37de0513(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
+  END IF;
+  RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
+          v_open, v_left, v_lines);
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_37de0513 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_take_37de0513(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+    p_process uuid, p_is_marked bool, p_may_rest bool, p_is_pulled bool, p_keys bigint[],
+    p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
+    p_results jsonb[], p_errors jsonb[], p_waits interval[],
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_37de0513, p_now timestamptz)
+RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
+    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool,
+    start_at timestamptz,
+    fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
+    at timestamptz)
+LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
+SET jit = 'off' SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+DECLARE
+  v_now timestamptz := COALESCE(p_now, clock_timestamp());
+  v_open bigint[] := p_keys;
+  v_ends record;
+  v_found dispatcher_found_37de0513;
+  v_chosen dispatcher_chosen_37de0513;
+  v_keys dispatcher_key_room_37de0513[] := '{}';
+  v_key dispatcher_key_room_37de0513;
+  v_queues text[];
+  v_freed record;
+  v_is_ready bool;
+  v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
+  v_settled int := 0;
+  v_is_useful bool;
+  v_fair text[] := '{}';
+BEGIN
+  ended := '{}';
+  locked := '{}';
+  IF cardinality(p_calls) > 0 THEN
+    v_ends := dispatcher_record_ends_37de0513(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
+                           v_now);
+    ended := v_ends.ended;
+    locked := v_ends.locked;
+    freed := v_ends.freed;
+    v_open := v_open || freed;
+  END IF;
+  v_found := dispatcher_find_lanes_37de0513(p_worker, p_queues, v_delivery, p_room, p_publish, v_open, p_tuning, p_now);
+  v_chosen := dispatcher_choose_37de0513(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_now := v_found.now;
+  v_open := v_chosen.open || v_found.turn_keys;
+  v_queues := v_found.queues;
+  again_at := v_found.again_at;
+  IF v_chosen.starts <> '{}' THEN
+    RETURN QUERY
+    WITH started AS (
+      UPDATE dispatcher_callqueue AS call
+         SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
+             claim = CASE start.state WHEN 'active' THEN start.ticket ELSE call.claim END,
+             published_at = CASE start.state WHEN 'active' THEN v_now END,
+             started_at = CASE start.state WHEN 'active' THEN start.at END,
+             attempt = call.attempt + (start.state = 'active')::int,
+             returns = CASE start.state WHEN 'active' THEN 0 ELSE call.returns END
+        FROM (SELECT start.call, start.at, start.state, start.chosen, array_remove(start.key_ids, NULL) AS key_ids,
+                     start.is_counted, gen_random_uuid() AS ticket, turn
+                FROM unnest(v_chosen.starts) WITH ORDINALITY
+                  AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)) AS start
+       WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
+      RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
+                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
+                start.key_ids, start.is_counted, start.at, start.turn
+    ), held AS (
+      INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
+                                   is_confirmed)
+      SELECT start.call, spent.key_id, spent.cost,
+             CASE WHEN start.state = 'active' THEN p_worker END,
+             CASE WHEN start.state = 'active' THEN start.at END,
+             CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
+             CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
+        FROM unnest(v_chosen.starts) AS start
+       CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
+    SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
+           started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
+           started.key_ids, started.is_counted, started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz,
+           NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
+      FROM started
+     ORDER BY started.turn;
+    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_37de0513(v_chosen.counted || v_chosen.keys); END IF;
+    IF random() < 0.004 THEN PERFORM dispatcher_hint_slots_37de0513(v_found.ids); END IF;
+  END IF;
+  IF v_chosen.fates <> '{}' THEN
+    RETURN QUERY
+    SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
+           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate,
+           fate.key,
+           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
+      FROM dispatcher_settle_37de0513(v_chosen.fates, p_tuning, v_now) AS fate;
+    GET DIAGNOSTICS v_settled = ROW_COUNT;
+  END IF;
+  IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
+    PERFORM dispatcher_note_limits_37de0513(v_found, v_chosen, v_found.now + p_tuning.horizon);
+  END IF;
+  IF v_chosen.lines IS NOT NULL THEN PERFORM dispatcher_pay_37de0513(v_chosen.lines); END IF;
+  IF v_found.lanes <> '{}' THEN PERFORM dispatcher_write_lanes_37de0513(v_found, v_chosen, p_queues); END IF;
+  IF v_found.turn_keys <> '{}' THEN
+    v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
+  END IF;
+  IF v_found.is_parked OR v_chosen.moves <> '{}' THEN
+    v_keys := ARRAY(
+      SELECT key FROM unnest(v_chosen.keys) AS key
+       WHERE key.id = ANY (v_open)
+         AND (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = key.id LIMIT 1) IS NOT NULL);
+  END IF;
+  FOREACH v_key IN ARRAY v_keys LOOP
+    IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
+      IF v_key.fair_by IS NULL THEN
+        v_freed := dispatcher_free_lanes_37de0513(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+        v_queues := v_queues || v_freed.queues;
+      ELSE
+        v_freed := dispatcher_show_lanes_37de0513(v_key.id, v_now);
+        v_fair := v_fair || v_freed.queues;
+      END IF;
+      IF v_freed.is_short THEN
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_37de0513;
+        again_at := LEAST(again_at, v_now + interval '20 milliseconds');
+      END IF;
+    ELSE
+      v_chosen.notes := v_chosen.notes
+        || (dispatcher_opens_at_37de0513(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_37de0513;
+    END IF;
+  END LOOP;
+  IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
+    INSERT INTO dispatcher_note (at, lane_id, key_id)
+    SELECT DISTINCT note.at, note.lane_id, note.key_id
+      FROM (SELECT note.at, note.lane_id, note.key_id FROM unnest(v_chosen.notes) AS note
+             UNION ALL
+            SELECT v_now + interval '20 milliseconds', NULL, busy.id
+              FROM unnest(v_found.busy) AS busy (id)
+             WHERE busy.id = ANY (v_open)) AS note
+     WHERE note.at IS NOT NULL
+       AND (note.key_id = ANY (v_found.busy)
+            OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
+                            WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
+    again_at := LEAST(again_at,
+                      CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
+                      CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
+  END IF;
+  v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_settled > 0
+                 OR EXISTS (SELECT FROM unnest(v_chosen.moves) AS move WHERE move.is_turn IS NOT TRUE);
+  SELECT array_remove(v_chosen.wake || array_agg(
+           CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues)
+                                                   OR queue.delivery <> v_delivery)
+                     AND (SELECT idle.id FROM dispatcher_process AS idle WHERE idle.idle_at IS NOT NULL LIMIT 1)
+                         IS NOT NULL
+                THEN dispatcher_wake_37de0513(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
+         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
+         COALESCE(bool_or(queue.name = ANY (p_queues)), false)
+    INTO wake, publish, v_is_ready
+    FROM (SELECT mine.name,
+                 COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
+                          'broker') AS delivery
+            FROM (SELECT DISTINCT name FROM unnest(v_queues || v_fair || p_queues) AS queue (name)
+                   ORDER BY name) AS mine
+           WHERE mine.name = ANY (v_fair)
+              OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
+                   WHERE site.place = 0 AND site.queue = mine.name
+                   ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
+  IF v_is_ready AND v_chosen.room_left > 0 THEN
+    again_at := CASE WHEN v_is_useful THEN v_now ELSE LEAST(again_at, v_now + interval '20 milliseconds') END;
+  END IF;
+  IF v_chosen.starts = '{}' AND p_may_rest AND NOT p_is_marked AND COALESCE(again_at > v_now, true) THEN
+    UPDATE dispatcher_process AS process
+       SET idle_at = v_now, queues = p_queues
+     WHERE process.id = (SELECT mine.id FROM dispatcher_process AS mine
+                       WHERE mine.id = p_process FOR NO KEY UPDATE SKIP LOCKED);
+    IF NOT FOUND THEN
+      INSERT INTO dispatcher_process (id, worker_id, queues, idle_at) VALUES (p_process, p_worker, p_queues, v_now)
+          ON CONFLICT (id) DO NOTHING;
+      again_at := v_now + interval '2 milliseconds';
+    END IF;
+  ELSIF p_is_marked AND (v_chosen.starts <> '{}' OR NOT p_may_rest) THEN
+    UPDATE dispatcher_process AS process
+       SET idle_at = NULL
+     WHERE process.id = (SELECT mine.id FROM dispatcher_process AS mine
+                       WHERE mine.id = p_process AND mine.idle_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED);
+  END IF;
+  at := v_now;
+  RETURN NEXT;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_37de0513 FROM PUBLIC;
