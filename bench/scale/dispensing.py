@@ -6,8 +6,7 @@ from django.utils import timezone
 
 from bench.scale.compare import Operation, Task
 from bench.scale.systems import System
-from dispatcher import engine, sql
-from dispatcher.conf import RETENTION
+from dispatcher import engine
 from dispatcher.lifecycle import retention, schedule
 from dispatcher.lifecycle.take import Taker, take
 from dispatcher.ojs import enqueue
@@ -87,7 +86,6 @@ def _age(system: System) -> System:
 
 def _delete_ended(system: System) -> None:
     del system
-    params = {"state": "completed", "retention": RETENTION["completed"], "most": BATCH, "now": None}
-    if sql.change("delete_ended", params) != BATCH:
+    if retention.delete_ended() != BATCH:
         message = f"there were no {BATCH} calls to delete"
         raise AssertionError(message)

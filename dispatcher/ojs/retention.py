@@ -4,7 +4,8 @@ from datetime import datetime, timedelta
 
 from dispatcher import sql
 from dispatcher.conf import RETENTION, conf
-from dispatcher.lifecycle import retention
+from dispatcher.lifecycle.retention import WORKERS_KEPT
+from dispatcher.lifecycle.retention.old import delete_old
 from dispatcher.models import EventLogEntry
 from dispatcher.ojs.models import PullWorker, Workflow
 
@@ -18,22 +19,23 @@ _WORKFLOWS = 100
 def delete_workers(*, now: datetime | None = None) -> int:
     """Delete the rows of workers that fetch and have been gone for a day, and marks that they left; return how many."""
     sql.change("delete_marks", {"retention": _MARKS_KEPT, "now": now})
-    return retention.delete_seen(PullWorker, "delete_pull_workers", now)
+    workers = PullWorker.objects.using(conf().database).all()
+    return delete_old([(workers, WORKERS_KEPT)], "seen_at", conf().cleanup_budget, now)
 
 
 def delete_workflows(*, now: datetime | None = None) -> int:
-    """Delete workflows past the longest retention of calls, in batches, within the time budget; return how many."""
+    """Delete workflows past the longest retention of calls, in batches, within the time budget; return how many.
+
+    Each goes with its parts, and with the workflows in it.
+    """
     settings = conf()
     retentions = {**RETENTION, **settings.retention}.values()
-    longest = max((kept for kept in retentions if kept is not None), default=timedelta(0))
-    if None in retentions:
-        return 0
-    params = {"retention": longest, "most": _WORKFLOWS, "now": now}
+    longest = None if None in retentions else max(kept for kept in retentions if kept is not None)
     whole = Workflow.objects.using(settings.database).filter(parent=None)
-    old = retention.Old(rows=whole, field="ended_at", statement="delete_workflows", params=params)
-    return retention.delete_and_report(old, settings.cleanup_budget, "workflows")
+    return delete_old([(whole, longest)], "ended_at", settings.cleanup_budget, now, _WORKFLOWS)
 
 
 def delete_entries(*, budget: timedelta = TRIM_BUDGET, now: datetime | None = None) -> int:
     """Delete what the event log has kept for long enough, in batches, within a time budget; return how many entries."""
-    return retention.delete_log(EventLogEntry, "delete_entries", conf().event_retention, budget, now)
+    entries = EventLogEntry.objects.using(conf().database).all()
+    return delete_old([(entries, conf().event_retention)], "at", budget, now)

@@ -67,7 +67,6 @@ OF_A_WHILE: Final = [
     hot("find_calls_of_worker", 100),
     hot("clear_overrides", 20),
     hot("trim_starts", 10_000, PASS, now=NOW),
-    hot("delete_ended", 10_000, most=500, state="completed", now=NOW + 100 * LEASE),
     hot("unused_lanes", 6_000, PASS, ids=list(range(1, 501)), now=NOW),
     hot("unused_keys", 6_000, PASS, ids=list(range(1, 501)), now=NOW),
     hot("lock_unused_lanes", 6_000, PASS, ids=list(range(1, 501))),

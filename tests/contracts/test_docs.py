@@ -8,13 +8,9 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
-from dispatcher import sql
 from dispatcher.conf import RETENTION, Conf, conf, settable
 from dispatcher.limits.retry import Retry
-from dispatcher.sql import functions
-from dispatcher.sql.statements import fragments
 from dispatcher.states import diagram
-from docs.tools import statements
 from tests.contracts.source import PAGES, ROOT, blocks, place
 
 pytestmark = pytest.mark.django
@@ -45,16 +41,6 @@ def anchors(path: Path) -> set[str]:
 def test_the_diagram_of_states_is_the_one_that_the_code_draws() -> None:
     (drawn,) = blocks((REFERENCE / "states.md").read_text(), "mermaid")
     assert drawn == diagram(), "put the output of `python -m dispatcher.states` into docs/reference/states.md"
-
-
-@pytest.mark.ojs
-def test_the_page_of_the_statements_is_the_one_that_their_headers_make() -> None:
-    text = (REFERENCE / "sql.md").read_text()
-    assert text == statements.page(), "run: python -m docs.tools.statements > docs/reference/sql.md"
-    assert {name.partition("(")[0] for name, _ in rows(text)} == {
-        *(*sql.names(), *fragments()),
-        *(file.stem for file in functions.FOLDER.glob("*.sql")),
-    }
 
 
 def test_the_defaults_of_the_settings_are_the_documented_ones(settings: Settings) -> None:

@@ -8,6 +8,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from dispatcher.lifecycle import retention
+from dispatcher.lifecycle.retention import old
+from tests.builders import at
 from tests.contracts.pages import full, too_much
 
 pytestmark = pytest.mark.server
@@ -42,3 +45,13 @@ def test_a_page_of_the_admin_reads_a_bounded_number_of_rows() -> None:
 
     offenders = [f"{page} reads too much:\n{plan}" for page in ADMIN for plan in too_much(lambda page=page: look(page))]
     assert not offenders, "\n".join(offenders)
+
+
+@pytest.mark.django_db(transaction=False)
+def test_a_cleanup_of_calls_reads_what_it_deletes(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.DISPATCHER = {"cleanup_budget": 0}
+    monkeypatch.setattr(old, "_BATCH", 100)
+    deleted: list[int] = []
+    assert too_much(lambda: deleted.append(retention.delete_ended(now=at(100 * 86_400))), 300) == []
+    # Fifty that were discarded, and a batch of those that completed.
+    assert deleted == [150]

@@ -14,7 +14,10 @@ from pytest_django import Settings
 
 from dispatcher import sql
 from dispatcher.admin.base import MANY
+from dispatcher.conf import RETENTION
+from dispatcher.lifecycle.retention import old
 from dispatcher.models import CallQueue, Queue
+from dispatcher.ojs import retention
 from dispatcher.ojs.enqueue import Bound
 from dispatcher.ojs.events import query
 from dispatcher.ojs.events.query import EventFilter
@@ -207,14 +210,18 @@ SELECT ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid, '', 'chai
 """
 
 
-def test_the_cleanup_of_workflows_reads_what_it_deletes() -> None:
+def test_the_cleanup_of_workflows_reads_what_it_deletes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "_WORKFLOWS", 2)
+    deleted: list[int] = []
     with connection.cursor() as cursor:
         # The statistics say that there is none.
         cursor.execute("TRUNCATE dispatcher_ojs_workflow CASCADE; ANALYZE dispatcher_ojs_workflow, dispatcher_ojs_part")
         cursor.execute(ENDED)
     # None; then two wholes, each with 99 parts of which each is looked for.
     for hours, most in ((900 * 24, 100), (1, 6_000)):
-        check(hot("delete_workflows", most, UNSORTED, retention=timedelta(hours=hours), most=2))
+        settings.DISPATCHER = {"retention": dict.fromkeys(RETENTION, timedelta(hours=hours)), "cleanup_budget": 0}
+        assert too_much(lambda: deleted.append(retention.delete_workflows()), most) == []
+    assert deleted == [0, 200]
 
 
 ENTRIES: Final = """
@@ -225,9 +232,13 @@ SELECT CASE WHEN n = 7 THEN 'backpressure.warning' ELSE 'rate_limit.exceeded' EN
 """
 
 
-def test_the_cleanup_of_entries_reads_what_it_deletes() -> None:
+def test_the_cleanup_of_entries_reads_what_it_deletes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(old, "_BATCH", 100)
+    deleted: list[int] = []
     with connection.cursor() as cursor:
         cursor.execute("TRUNCATE dispatcher_eventlogentry; ANALYZE dispatcher_eventlogentry")
         cursor.execute(ENTRIES)
-    for hours, most in ((24, 100), (1, 1_000)):
-        check(hot("delete_entries", most, UNSORTED, retention=timedelta(hours=hours), most=100))
+    for hours in (24, 1):
+        settings.DISPATCHER = {"event_retention": timedelta(hours=hours)}
+        assert too_much(lambda: deleted.append(retention.delete_entries(budget=timedelta(0))), 200) == []
+    assert deleted == [0, 100]

@@ -9,7 +9,7 @@ from django.apps import apps
 from django.db import connection, models
 
 from dispatcher import engine
-from dispatcher.lifecycle.retention import references, unused
+from dispatcher.lifecycle.retention import old, unused
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.builders import T0, at, committed, waiting
@@ -48,9 +48,7 @@ def referencing() -> Iterator[Referencing]:
 
 
 def kept(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        record.getMessage() for record in caplog.records if record.name == "dispatcher.lifecycle.retention.references"
-    ]
+    return [record.getMessage() for record in caplog.records if record.name == "dispatcher.lifecycle.retention.old"]
 
 
 @pytest.mark.django_db
@@ -58,7 +56,7 @@ def kept(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_call_that_a_row_of_the_project_keeps_is_kept_and_all_others_go(
     referencing: Referencing, on_delete: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(references, "_BATCH", 4)
+    monkeypatch.setattr(old, "_BATCH", 4)
     payment = referencing(on_delete)
     calls = [ended(days_ago=100 - number) for number in range(10)]
     for call in (*calls[:5], calls[7]):

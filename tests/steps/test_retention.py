@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dispatcher.lifecycle import retention
-from dispatcher.lifecycle.retention import unused
+from dispatcher.lifecycle.retention import old, unused
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import Reason, State
 from tests.builders import T0, at, erase, waiting
@@ -30,7 +30,7 @@ def left() -> set[Any]:
 
 
 def test_many_are_deleted_in_small_batches_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_BATCH", 2)
+    monkeypatch.setattr(old, "_BATCH", 2)
     for day in range(8, 13):
         ended(State.COMPLETED, days_ago=day)
     assert retention.delete_ended(now=T0) == 5
@@ -41,11 +41,11 @@ def test_a_cleanup_stops_when_its_time_is_up_and_goes_on_the_next_day(
     settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.DISPATCHER = {"cleanup_budget": 10}
-    monkeypatch.setattr(retention, "_BATCH", 2)
+    monkeypatch.setattr(old, "_BATCH", 2)
     oldest = [ended(State.COMPLETED, days_ago=20 - number) for number in range(6)]
-    clock = iter(range(0, 1_000, 4))
-    monkeypatch.setattr(retention, "monotonic", lambda: next(clock))
-    # It starts at 0; batches begin at 4 and at 8, and at 12 its time is up.
+    clock = iter(range(0, 1_000, 6))
+    monkeypatch.setattr(old, "monotonic", lambda: next(clock))
+    # It starts at 0; batches are over at 6 and at 12, when its time is up.
     assert retention.delete_ended(now=T0) == 4
     assert left() == {call.id for call in oldest[4:]}
     assert retention.delete_ended(now=T0) == 2

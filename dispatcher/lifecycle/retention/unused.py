@@ -14,7 +14,7 @@ from typing import Any
 
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
-from dispatcher.lifecycle.retention import references
+from dispatcher.lifecycle.retention import old
 from dispatcher.models import Lane, RateLimitKey
 
 BUDGET = timedelta(minutes=1)
@@ -74,13 +74,13 @@ def _remove(statements: _Statements, slices: Iterator[list[int]], now: datetime 
     if settings.unused_retention is None:
         return 0
     params = {"unused": settings.unused_retention, "margin": settings.margin, "now": now}
-    removed, kept = 0, references.Kept()
+    removed, kept = 0, old.Kept()
     for ids in slices:
         unused = _look(statements, ids, params)
         for first in range(0, len(unused), _BATCH):
             batch = unused[first : first + _BATCH]
-            removed += references.delete_by_halves(batch, partial(_remove_batch, statements, params), kept)
-    references.report(kept, statements.what)
+            removed += old.delete_by_halves(batch, partial(_remove_batch, statements, params), kept)
+    old.report(kept, statements.what)
     return removed
 
 

@@ -1,12 +1,14 @@
-"""References: delete what ended although rows of the project point to it, as Django's `on_delete` says of each.
+"""Old rows: delete what has been kept for long enough.
 
-What is still referenced after that is kept, and stops the deletion of nothing else.
+What happens to rows of the project that point to it is what their `on_delete` says. What is still referenced after that
+is kept, and stops the deletion of nothing else.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
 from time import monotonic
 from typing import Any, Final, TypeVar
 
@@ -27,25 +29,31 @@ _KEEPS: Final = (PROTECT, RESTRICT, DO_NOTHING)
 _BATCH = 1_000
 
 
-def of_project(model: type[Model]) -> list[ForeignKey[Any, Any]]:
-    """Return the foreign keys of the project's models to one of the dispatcher's."""
-    fields: list[ForeignKey[Any, Any]] = [each.field for each in get_candidate_relations_to_delete(model._meta)]  # type: ignore[attr-defined]
-    return [field for field in fields if not field.model.__module__.startswith("dispatcher.")]
+def delete_old(
+    rows: Iterable[tuple["QuerySet[Any]", timedelta | None]],
+    field: str,
+    budget: timedelta,
+    now: datetime | None,
+    batch: int | None = None,
+) -> int:
+    """Delete rows whose time in `field` is longer ago than they are kept, the oldest first; return how many.
 
-
-def delete_before(rows: "QuerySet[Any]", field: str, before: datetime, *, until: float, kept: Kept) -> int:
-    """Delete rows whose time in `field` is before this one, the oldest first, with what cascades; return how many.
-
-    until: the monotonic time at which it stops. kept: counts those that are still referenced.
+    rows: each with how long they are kept, of one model; None: for ever. budget: how long it may take; it ends after a
+    batch, by default of 1,000. Logs how many are kept since rows of the project point to them.
     """
-    deleted = 0
-    last = Q()
-    old = rows.filter(**{f"{field}__lt": before}).order_by(field, "pk")
-    while monotonic() < until and (batch := list(old.filter(last).values_list("pk", field)[:_BATCH])):
-        last_id, last_at = batch[-1]
-        last = Q(**{f"{field}__gt": last_at}) | Q(**{field: last_at, "pk__gt": last_id})
-        free = _unprotected(rows, [row_id for row_id, _ in batch], kept)
-        deleted += delete_by_halves(free, lambda ids: _delete(old, ids), kept)
+    until = monotonic() + budget.total_seconds()
+    deleted, kept, what = 0, Kept(), ""
+    for each, retention in rows:
+        what = str(each.model._meta.verbose_name_plural)
+        if retention is None:
+            continue
+        old = each.filter(**{f"{field}__lt": (now or sql.now()) - retention})
+        for ids in _batches(old, field, batch or _BATCH):
+            free = _unprotected(each, ids, kept)
+            deleted += delete_by_halves(free, partial(_delete, each), kept)
+            if monotonic() >= until:
+                break
+    report(kept, what)
     return deleted
 
 
@@ -75,10 +83,22 @@ def report(kept: Kept, what: str) -> None:
         )
 
 
+def _batches(rows: "QuerySet[Any]", field: str, size: int) -> Iterator[list[Any]]:
+    """Give the primary keys of rows in the order of this field."""
+    last = Q()
+    while batch := list(rows.filter(last).order_by(field, "pk").values_list("pk", field)[:size]):
+        yield [row_id for row_id, _ in batch]
+        last_id, last_at = batch[-1]
+        # Two conditions: by the first the index is read from here on, and not over all that was deleted before.
+        last = Q(**{f"{field}__gte": last_at}) & (Q(**{f"{field}__gt": last_at}) | Q(pk__gt=last_id))
+        if len(batch) < size:
+            return
+
+
 def _unprotected(rows: "QuerySet[Any]", ids: list[Any], kept: Kept) -> list[Any]:
     """Return the rows to which no field points that keeps them: a look for all is cheaper than a try for each."""
     left = dict.fromkeys(ids)
-    for field in of_project(rows.model):
+    for field in _fields_of_project(rows.model):
         if field.remote_field.on_delete not in _KEEPS:
             continue
         pointing = field.model._base_manager.using(rows.db).filter(**{f"{field.name}__pk__in": list(left)})  # noqa: SLF001
@@ -88,12 +108,17 @@ def _unprotected(rows: "QuerySet[Any]", ids: list[Any], kept: Kept) -> list[Any]
     return list(left)
 
 
+def _fields_of_project(model: type[Model]) -> list[ForeignKey[Any, Any]]:
+    fields: list[ForeignKey[Any, Any]] = [each.field for each in get_candidate_relations_to_delete(model._meta)]  # type: ignore[attr-defined]
+    return [field for field in fields if not field.model.__module__.startswith("dispatcher.")]
+
+
 def _delete(rows: "QuerySet[Any]", ids: Sequence[Any]) -> int:
     with sql.atomic():
         # Those that have changed since, or that a transaction holds, are left to the next run.
         locked = rows.filter(pk__in=ids).select_for_update(skip_locked=True, of=("self",)).values_list("pk", flat=True)
-        _, counts = rows.model.objects.using(rows.db).filter(pk__in=list(locked)).delete()
-        # Django's foreign keys are checked at the commit, which would be too late to delete the others.
+        _, counts = rows.model._default_manager.using(rows.db).filter(pk__in=list(locked)).delete()  # noqa: SLF001
+        # A foreign key is checked here, and not at the commit, which would be too late to delete the others.
         sql.connection().check_constraints()
     deleted: int = counts.get(rows.model._meta.label, 0)
     return deleted
