@@ -95,6 +95,10 @@ def _costs(bench: Bench) -> Iterator[Figure]:
     )
     yield absolute(f"dead rows a call, {whole}", spent.dead_rows, "rows", bound=8)
     yield absolute(f"WAL a call, {whole}", spent.wal_kb, "kB", bound=8)
+    spent = running.cost(partial(running.drain, [["ample"]], calls), calls)
+    drained = "drain of a backlog, send_many included"
+    yield absolute(f"transactions a call, whole system, {drained}", spent.transactions, "commits", bound=2)
+    yield absolute(f"CPU of PostgreSQL a call, {drained}", spent.cpu_ms, "ms", bound=0.2)
     calls = bench.effort.calls(ONE_BY_ONE)
     spent = running.cost(partial(running.drain, [["throttle"]], calls), calls)
     throttled = f"a call under a throttle of {THROTTLE} a second, whole system"
