@@ -9,7 +9,7 @@ from django.db import connection
 
 from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
-from dispatcher.models import CallQueue, Process
+from dispatcher.models import CallQueue, Process as Mark
 from dispatcher.request import Changes
 from dispatcher.states import State
 from dispatcher.worker.call import Changed, End, Missed, PutOff
@@ -23,7 +23,7 @@ pytestmark = [committed, pytest.mark.session, pytest.mark.usefixtures("direct")]
 
 
 def is_idle() -> bool:
-    return Process.objects.filter(worker_id=HERE.id, idle_at__isnull=False).exists()
+    return Mark.objects.filter(worker_id=HERE.id, idle_at__isnull=False).exists()
 
 
 def test_a_process_that_nothing_starts_for_is_marked_as_idle_and_woken_by_a_send() -> None:
@@ -67,7 +67,7 @@ def test_a_process_that_leaves_records_its_ends_first_and_deletes_its_mark() -> 
     with process() as worker:
         assert worker.begun() == call.id
     assert seen(call).state == State.COMPLETED
-    assert not Process.objects.exists()
+    assert not Mark.objects.exists()
 
 
 def test_a_call_that_could_not_begin_in_time_goes_back_and_spends_no_attempt() -> None:
