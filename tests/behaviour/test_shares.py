@@ -15,7 +15,6 @@ import pytest
 from dispatcher import api
 from dispatcher.errors import PolicyInvalid
 from dispatcher.models import CallQueue, RateLimitKey, Share
-from dispatcher.request import Call
 from tests.drive import TASK, Drive, Run
 
 MOMENT = 0.01
@@ -158,7 +157,7 @@ def test_a_single_call_among_10_000_tenants_starts_within_a_round(drive: Drive) 
     drive.key(concurrency=room, fair_by="tenant:*")
     names = [f"tenant:{n}" for n in range(10_000)]
     RateLimitKey.objects.bulk_create(RateLimitKey(name=name) for name in names)
-    calls = CallQueue.objects.send_many([Call(TASK, queue=drive.queue, keys=["api", name]) for name in names])
+    calls = CallQueue.objects.send_many([api.Call(TASK, queue=drive.queue, keys=["api", name]) for name in names])
     owner = {call.id: name for call, name in zip(calls, names, strict=True)} | cut(drive, "tenant:0", 20, 200)
     drain([drive], owner, 10 * room, room)
     late = drive.send("api", drive.key("tenant:late").name)

@@ -9,7 +9,8 @@ from django.db import connection
 
 from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
-from dispatcher.models import CallQueue, Process as Mark
+from dispatcher.models import CallQueue
+from dispatcher.models import Process as Mark
 from dispatcher.request import Changes
 from dispatcher.states import State
 from dispatcher.worker.call import Changed, End, Missed, PutOff

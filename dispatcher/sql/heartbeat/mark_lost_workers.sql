@@ -8,8 +8,9 @@ UPDATE dispatcher_worker AS worker
        SELECT silent.id
          FROM dispatcher_worker AS silent
         WHERE silent.lost_at IS NULL AND silent.stopped_at IS NULL AND silent.seen_at < {{now}} - %(lease)s::interval
-          AND NOT EXISTS (SELECT FROM dispatcher_slot AS slot
-                           WHERE slot.worker_id = silent.id AND slot.lease_until >= {{now}})
+          AND silent.id <> ALL (ARRAY(SELECT slot.worker_id
+                                        FROM dispatcher_slot AS slot
+                                       WHERE slot.lease_until >= {{now}} AND slot.worker_id IS NOT NULL))
         ORDER BY silent.id
           FOR NO KEY UPDATE SKIP LOCKED))
 RETURNING worker.id, worker.name

@@ -1,8 +1,9 @@
--- record_heartbeat: this worker lives, and what it holds is believed a while longer: one statement, however much that
--- is.
+-- record_heartbeat: this worker lives, and what it holds keeps its slots for another lease: one statement, however much
+-- that is.
 -- Only what these tickets still own. A slot that another worker has started is left to that worker: this one holds a
--- duplicate of the message. A slot that somebody has locked is left out: a claim renews it itself, and all others are
--- about to free it. Where the worker's own row is locked, it says nothing of itself, and renews all the same. What a worker holds was published, even if a crash of the database lost the note of that.
+-- duplicate of the message. A slot that another transaction has locked is left out: a claim renews it itself, and all
+-- others are about to free it. Where the worker's own row is locked, its leases are renewed all the same. What a worker
+-- holds was published, even if a crash of the database lost the note of that.
 -- `is_back`: some of its queues did not count as served by it until now. `knows_more`: nor that they are served with
 -- these tasks.
 WITH {{clock}}, known AS MATERIALIZED (
