@@ -1146,5 +1146,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("37de0513"),
+        InstallFunctions("e7976ebe"),
     ]

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 BIG = 2**31 - 1
 MILLISECOND = 1_000
+FINE = 100
+"""Starts that are spaced by less, in microseconds, need not be given ahead."""
 SECOND = 1_000_000
 TURN, FIRST_TURN, CLOCK = 100_000, 7_258_118_400_000_000, -1
 READY, LIMITED = 0, -1
@@ -48,6 +50,12 @@ class Limits:
         assert self.throttle_limit is not None
         assert self.throttle_period is not None
         return -(-self.throttle_period * cost // self.throttle_limit)
+
+    def paced(self, next_at: int | None, cost: int, now: int, lead: int) -> int | None:
+        """Return the start that the throttle gives a call of this cost, ahead of now; None if it need not wait."""
+        if self.throttle_limit is None or (self.spacing(cost) < FINE and (next_at is None or next_at <= now + FINE)):
+            return None
+        return latest(now + lead, next_at)
 
 
 @dataclass(kw_only=True)
@@ -908,8 +916,8 @@ class _Choice:
         fate = self._fate(call, taker)
         kind, by, cost, spent = (9, None, 1, []) if fate else self._stopped(lane, call, taker)
         at = self.now
-        for key, _ in spent:
-            at = latest(at, key.next_at, None if key.next_at is None else self.now + trip.tuning.lead)
+        for key, paid in spent:
+            at = latest(at, key.limits.paced(key.next_at, paid, self.now, trip.tuning.lead))
         member = {key.key.name: self._member_of(key, spent) for key, _ in spent if key.key.is_group}
         names = {group: name for group, name in member.items() if name}
 
@@ -1062,15 +1070,16 @@ class _Choice:
     def _spend(self, spent: list[tuple[Room, int]], at: int, taker: str) -> None:
         for key, cost in spent:
             key.room -= cost
-            is_throttled = key.next_at is not None
-            if is_throttled:
-                key.next_at = at + key.limits.spacing(cost)
+            counted_at = at + self.trip.tuning.slack
+            if key.next_at is not None:
+                counted_at = max(at, key.next_at)
+                key.next_at = counted_at + key.limits.spacing(cost)
             if taker == "others":
                 continue
             key.own -= cost
             key.held += cost
             if taker == "mine" and self.trip.becomes == "active":
-                start_at = latest(key.last_at, at + (0 if is_throttled else self.trip.tuning.slack))
+                start_at = latest(key.last_at, counted_at)
                 if key.used and key.last_at < start_at:
                     _close_start(key)
                 key.used += cost
@@ -1287,7 +1296,7 @@ def claim(state: State, given: Claim) -> tuple[int | None, str | None]:
             refused = "closed"
         if key.limits.throttle_limit is not None:
             free_at = None if key.last_at is None else key.last_at + key.limits.spacing(key.last_cost or 0)
-            start_at = latest(start_at, now + tuning.lead, free_at)
+            start_at = latest(start_at, key.limits.paced(free_at, costs[key.id], now, tuning.lead))
     if call.is_revoked:
         refused = "revoked"
     elif call.expires_at is not None and call.expires_at <= now:

@@ -73,7 +73,7 @@ def random_system(rnd: Random) -> State:
     state = State()
 
     def limits() -> Limits:
-        rate, throttle = pick([None, None, 3, 6]), pick([None, None, None, 20, 7, 3])
+        rate, throttle = pick([None, None, 3, 6]), pick([None, None, None, 20, 7, 3, 15_000])
         return Limits(
             concurrency=pick([None, 1, 1, 2, 3, 5, pick([0, 1])]),
             per_worker=pick([None, None, None, 1, 2]),

@@ -174,9 +174,10 @@ BEGIN
           v_costs := v_costs || v_cost;
           v_members := COALESCE(v_members, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
         END IF;
-        v_at := GREATEST(v_at, v_keys[k].next_at, v_keys[m].next_at,
-                         CASE WHEN COALESCE(v_keys[k].next_at, v_keys[m].next_at) IS NOT NULL
-                              THEN v_now + p_tuning.lead END);
+        v_at := GREATEST(v_at, @paced(v_keys[k].next_at, v_cost, v_keys[k].throttle_limit, v_keys[k].throttle_period,
+                                      v_now, p_tuning.lead),
+                         @paced(v_keys[m].next_at, v_cost, v_keys[m].throttle_limit, v_keys[m].throttle_period,
+                                v_now, p_tuning.lead));
       END LOOP;
 
       IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
@@ -294,8 +295,10 @@ BEGIN
         v_key := v_keys[v_ks[i]];
         v_cost := v_costs[i];
         v_key.room := v_key.room - v_cost;
+        v_counted_at := v_at + p_tuning.slack;
         IF v_key.next_at IS NOT NULL THEN
-          v_key.next_at := v_at + @spacing(v_cost, v_key.throttle_limit, v_key.throttle_period);
+          v_counted_at := GREATEST(v_key.next_at, v_at);
+          v_key.next_at := v_counted_at + @spacing(v_cost, v_key.throttle_limit, v_key.throttle_period);
         END IF;
         IF v_call.taker = 'others' THEN              -- lanes may wait in vain for any of the keys
           v_notes := v_notes || (v_opens, NULL, v_key.id)::@pending;
@@ -308,8 +311,7 @@ BEGIN
             v_key.unstarted := v_key.unstarted + v_cost;
           ELSIF v_key.is_counted THEN                -- each start counts from its own time on
             v_counts := true;
-            v_counted_at := GREATEST(v_key.last_at,
-                                     CASE WHEN v_key.next_at IS NULL THEN v_at + p_tuning.slack ELSE v_at END);
+            v_counted_at := GREATEST(v_key.last_at, v_counted_at);
             IF v_key.used > 0 AND v_key.last_at < v_counted_at THEN
               v_counted := v_counted || v_key;
               v_key.total := COALESCE(v_key.total, 0) + v_key.used;

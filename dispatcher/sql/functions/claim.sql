@@ -42,16 +42,21 @@ BEGIN
     RETURN;
   END;
   at := COALESCE(p_now, clock_timestamp());
-  start_at := at;
   queue := v_call.queue;
-  SELECT array_agg(key), COALESCE(bool_or(key.throttle_limit IS NOT NULL), false),
+  -- What `room` reserves for those that are dispatched is theirs: the last start alone counts.
+  SELECT array_agg(key),
+         max(@paced(key.last_at + @spacing(key.last_cost, key.throttle_limit, key.throttle_period),
+                    v_costs[array_position(v_ids, key.id)], key.throttle_limit, key.throttle_period, at,
+                    p_tuning.lead)),
          COALESCE(bool_or(key.rate_limit IS NOT NULL), false),
          CASE WHEN p_ahead IS NULL THEN NULL
               WHEN v_call.is_revoked THEN 'revoked'
               WHEN v_call.expires_at <= at THEN 'expired'
               WHEN bool_or(key.closed_until IS NOT NULL OR key.concurrency = 0) THEN 'closed' END
-    INTO v_keys, is_paced, is_counted, refused
+    INTO v_keys, start_at, is_counted, refused
     FROM @room(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
+  is_paced := start_at IS NOT NULL;
+  start_at := COALESCE(CASE WHEN p_ahead IS NOT NULL THEN start_at END, at);
   IF v_call.state = 'active' THEN
     start_at := v_call.started_at;
     attempt := v_call.attempt;
@@ -60,15 +65,7 @@ BEGIN
     RETURN NEXT;
     RETURN;
   END IF;
-  IF is_paced AND p_ahead IS NOT NULL THEN
-    -- What `room` reserves for those that are dispatched is theirs: the last start alone counts.
-    SELECT GREATEST(at + p_tuning.lead,
-                    max(key.last_at + @spacing(key.last_cost, key.throttle_limit, key.throttle_period)))
-      INTO start_at
-      FROM unnest(v_keys) AS key
-     WHERE key.throttle_limit IS NOT NULL;
-    IF start_at - at > p_ahead THEN refused := COALESCE(refused, 'early'); END IF;
-  END IF;
+  IF start_at - at > p_ahead THEN refused := COALESCE(refused, 'early'); END IF;
   IF refused IS NOT NULL THEN
     start_at := NULL;
     RETURN NEXT;
