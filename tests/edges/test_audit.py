@@ -16,7 +16,7 @@ from dispatcher.audit.invariants import CHECKS
 from dispatcher.engine.ticks import sweep
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.take import Taker
-from dispatcher.models import CallQueue, LaneSite, LeaseCheck, Note, Process, Queue, RateLimitKey, Slot, Start
+from dispatcher.models import CallQueue, Lane, LaneSite, LeaseCheck, Note, Process, Queue, RateLimitKey, Slot, Start
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, erase, seen, states, waiting
@@ -280,14 +280,9 @@ def test_room_kept_in_vain_is_left_to_workers_that_are_not_there_but_by_other_qu
     LaneSite.objects.update(kept_until=timezone.now() - HOUR)
     assert found() == []
     assert sweep() == 0
-    LaneSite.objects.create(
-        lane_id=0,
-        queue="other",
-        priority=0,
-        place=RateLimitKey.objects.get(name="api").id,
-        served_at=timezone.now(),
-        waits_from=0,
-    )
+    api = RateLimitKey.objects.get(name="api")
+    Lane.objects.create(queue="other", priority=0, on_limit="wait", key_ids=[api.id])
+    LaneSite.objects.filter(queue="other").update(place=api.id)
     assert found() == ["unserved_parked"], "a lane of another queue"
     assert sweep() == 1
 
