@@ -87,7 +87,7 @@ def amend(call_id: UUID, changes: Changes, *, now: datetime | None = None) -> bo
 
     The caller has ended its attempt in the same transaction.
     """
-    return bool(sql.change("amend_call", {"call": call_id, **asdict(changes), "now": now}))
+    return bool(sql.fetch("amend_call", UUID, {"call": call_id, **asdict(changes), "now": now}))
 
 
 class Requeue(StrEnum):

@@ -421,7 +421,7 @@ def notices() -> Iterator[list[tuple[str, str]]]:
 
 
 def change(name: str, params: Mapping[str, Any]) -> int:
-    """Run `name`.sql, which returns no rows, and return how many it changed."""
+    """Run `name`.sql, which returns no rows, and return how many it changed; in a pipeline that is not known yet."""
     return ask(name, object, params).cursor.rowcount
 
 

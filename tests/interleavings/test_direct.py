@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher import api, ending, engine
 from dispatcher.engine import direct
-from dispatcher.lifecycle import control
+from dispatcher.lifecycle import control, finish
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
@@ -186,7 +186,8 @@ def test_a_trip_that_ends_a_call_and_its_recovery() -> None:
     explore({"worker": partial(take, ONE, start), "recovery": give_up}, it_ended_once, at_least=5)
 
 
-def test_a_call_that_is_given_back_and_a_recovery() -> None:
+def test_a_call_that_is_given_back_and_a_recovery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finish, "LOCK_WAIT", timedelta(seconds=5))
     RateLimitKey.objects.declare("api", concurrency=1)
     call = send("api", retry={"max_attempts": 3, "initial_interval": 1, "jitter": False})
     start = taken()

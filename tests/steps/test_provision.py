@@ -116,7 +116,7 @@ def test_a_project_without_django_celery_beat_migrates(monkeypatch: pytest.Monke
 def test_keys_are_not_made_in_another_database_than_that_of_the_calls(settings: Any) -> None:
     settings.DISPATCHER = {"database": "other", "keys": {"api": {}}}
     schedule.after_migrate("default")
-    assert not RateLimitKey.objects.exists()
+    assert not RateLimitKey.objects.using("default").exists()
 
 
 def test_beat_s_entries_are_made_in_the_database_of_beat_s_models(settings: Any) -> None:

@@ -21,3 +21,4 @@ UPDATE dispatcher_callqueue AS call
                              {{now}} + %(expires_in)s::interval, call.expires_at)
   FROM target
  WHERE call.id = %(call)s::uuid AND call.state = 'retryable'
+RETURNING call.id
