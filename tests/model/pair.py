@@ -208,6 +208,7 @@ class Pair:
         self, taken: Sequence[Run], aside: Collection[UUID], rows: Mapping[UUID, Any], served: Collection[str]
     ) -> None:
         """Let the rules start what a worker of these queues has started: each call with a new ticket."""
+        reserved = {name: self.rules.unstarted(name) for name in self.rules.keys}
         for run in taken:
             call = self.rules.calls[run.call]
             assert call.lane.delivery != "broker", f"{call} is the broker's"
@@ -215,7 +216,7 @@ class Pair:
             assert run.ticket not in {*self.tickets.values(), *(old for _, old in self.replaced)}
             self._go(run.call, aside, worker=run.worker, queues=served)
         for run in taken:
-            self.rules.start(run.call, self.now, worker=run.worker)
+            self.rules.start(run.call, self.now, worker=run.worker, reserved=reserved)
             call = self.rules.calls[run.call]
             assert (run.attempt, run.start_at) == (call.attempt, call.started_at)
 

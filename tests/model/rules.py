@@ -7,6 +7,7 @@ what the engine may admit by the exact rule, and without it for what it must, wi
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
@@ -166,7 +167,7 @@ class Rules:
         """
         key, limits = self.keys[name], self.keys[name].limits(now)
         held = [(call.held[name], call.state) for call in self.calls.values() if name in call.held]
-        unstarted = sum(cost for cost, state in held if state == "dispatched")
+        unstarted = self.unstarted(name)
         has_room = not key.is_closed(now)
         if key.blocked_until <= now < key.blocked_until + RAMP:
             steps = (now - key.blocked_until) * RAMP_STEPS // RAMP
@@ -250,14 +251,28 @@ class Rules:
             call.move("available")
         return call.state == "dispatched"
 
-    def start_of(self, call: Call, now: datetime) -> datetime:
+    def start_of(self, call: Call, now: datetime, reserved: Mapping[str, int] = MappingProxyType({})) -> datetime:
         lead = timedelta(0) if call.lane.delivery == "http" else LEAD
-        paced = [self.keys[name] for name in call.held if self.keys[name].limits(now).throttle]
-        return max([now + lead, *(key.next_start_at(now) for key in paced)]) if paced else now
+        starts = []
+        for name in call.held:
+            key = self.keys[name]
+            if (throttle := key.limits(now).throttle) is not None:
+                wait = reserved.get(name, 0) * throttle[1] / throttle[0]
+                starts.append(max(now, key.next_start_at(now)) + wait)
+        return max([now + lead, *starts]) if starts else now
 
-    def start(self, call_id: UUID, now: datetime, *, worker: str) -> None:
+    def unstarted(self, name: str) -> int:
+        """Return the cost of what was dispatched under a key and has not started: a take starts nothing before it."""
+        calls = [call for call in self.calls.values() if name in call.held and call.state == "dispatched"]
+        return sum(call.held[name] for call in calls)
+
+    def start(self, call_id: UUID, now: datetime, *, worker: str, reserved: dict[str, int] | None = None) -> None:
+        """Start a call. reserved: of a take, what was dispatched before it; its first start of a key follows that."""
         call = self.calls[call_id]
-        start = self.start_of(call, now)
+        reserved = {} if reserved is None else reserved
+        start = self.start_of(call, now, reserved)
+        for name in call.held:
+            reserved.pop(name, None)
         for name, cost in call.held.items():
             key = self.keys[name]
             # An override without a throttle gives starts that count when the key's own holds again.
