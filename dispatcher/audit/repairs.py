@@ -7,12 +7,13 @@ that no longer violates the invariant is left as it is.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from dispatcher import engine, sql
 from dispatcher.conf import Conf, conf
-from dispatcher.engine import lost, sent
+from dispatcher.engine import attempt, lost, sent
 from dispatcher.engine.lost import Lost
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import oversized, recover, schedule, wake
@@ -57,7 +58,8 @@ def put_back(found: Sequence[Finding]) -> int:
     """Put back calls in flight that hold no slots, as lost calls: a call that had started has spent its attempt."""
     error = WorkerLost("the audit found that it held no slot")
     gone = [Lost(call_id=UUID(each.target), ticket=UUID(each.version)) for each in found]
-    return lost.lose(gone, error, is_crash=False)
+    lose = partial(lost.lose, gone, error, is_crash=False)
+    return attempt.retry_while_unavailable(lose, again=lose, may_pass=sql.is_locked)
 
 
 def recover_leases(found: Sequence[Finding]) -> int:
