@@ -236,8 +236,9 @@ def test_the_cleanup_of_entries_reads_what_it_deletes(settings: Settings, monkey
     monkeypatch.setattr(old, "_BATCH", 100)
     deleted: list[int] = []
     with connection.cursor() as cursor:
-        cursor.execute("TRUNCATE dispatcher_eventlogentry; ANALYZE dispatcher_eventlogentry")
+        cursor.execute("TRUNCATE dispatcher_eventlogentry")
         cursor.execute(ENTRIES)
+        cursor.execute("ANALYZE dispatcher_eventlogentry")
     for hours in (24, 1):
         settings.DISPATCHER = {"event_retention": timedelta(hours=hours)}
         assert too_much(lambda: deleted.append(retention.delete_entries(budget=timedelta(0))), 200) == []

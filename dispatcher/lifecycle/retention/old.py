@@ -86,7 +86,12 @@ def report(kept: Kept, what: str) -> None:
 def _batches(rows: "QuerySet[Any]", field: str, size: int) -> Iterator[list[Any]]:
     """Give the primary keys of rows in the order of this field."""
     last = Q()
-    while batch := list(rows.filter(last).order_by(field, "pk").values_list("pk", field)[:size]):
+    while True:
+        with sql.own_transaction():
+            sql.read_in_order()
+            batch = list(rows.filter(last).order_by(field, "pk").values_list("pk", field)[:size])
+        if not batch:
+            return
         yield [row_id for row_id, _ in batch]
         last_id, last_at = batch[-1]
         # Two conditions: by the first the index is read from here on, and not over all that was deleted before.
