@@ -65,7 +65,7 @@ CHECKS = (
     Check(
         statement="audit_lease_unrecovered",
         invariant=2,
-        sentence="A lease ran out long ago, and the call was not recovered: no dispenser runs dispatcher.recover.",
+        sentence="A lease ran out long ago, and the call was not recovered: nothing runs dispatcher.recover.",
         repair=repairs.recover_leases,
         # A table that was locked keeps heartbeats out; they come through when it is open again.
         is_transient=True,
@@ -121,7 +121,7 @@ CHECKS = (
     Check(
         statement="audit_unplaced",
         invariant=6,
-        sentence="A call has no lane yet: no dispenser runs dispatcher.tick, or an open transaction has made one of "
+        sentence="A call has no lane yet: nothing runs dispatcher.tick, or an open transaction has made one of "
         "its keys.",
         repair=repairs.place,
         is_transient=True,
@@ -137,7 +137,7 @@ CHECKS = (
     Check(
         statement="audit_unserved_due",
         invariant=6,
-        sentence="A call's scheduled time has passed, and it is not in its lane: no dispenser runs dispatcher.tick.",
+        sentence="A call's scheduled time has passed, and it is not in its lane: nothing runs dispatcher.tick.",
         repair=repairs.wake_due,
         is_transient=True,
     ),

@@ -23,7 +23,8 @@ BEGIN
                   CASE WHEN move.lane IS NOT NULL THEN move.place WHEN first.position IS NOT NULL THEN 0 END AS place,
                   COALESCE(first.position,
                            (SELECT max(call.position) + 1 FROM dispatcher_callqueue AS call
-                             WHERE turn.turn IS NOT NULL AND call.lane_id = lane.id
+                             -- By their ids: a plan made on small tables would read all calls of the lane.
+                             WHERE turn.turn IS NOT NULL AND COALESCE(call.lane_id, 0) = lane.id
                                AND call.id = ANY (ARRAY(SELECT start.call FROM unnest(p_chosen.starts) AS start))),
                            lane.waits_from) AS waits_from
              FROM (SELECT array_position(p_chosen.served, lane.id) AS turn) AS turn
