@@ -3,9 +3,11 @@
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
+from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final
 from uuid import UUID
@@ -13,7 +15,7 @@ from uuid import UUID
 import uuid_utils.compat as uuid7
 
 from dispatcher import groups, lanes, sql, validate
-from dispatcher.conf import conf
+from dispatcher.conf import conf, is_eager, process_silence
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.extension import registered
 from dispatcher.lanes import Kind, Placement, mixture
@@ -23,10 +25,12 @@ from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
 from dispatcher.request import Call, Extras
 from dispatcher.signals import policy_ignored
-from dispatcher.sql import faults
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
+
+_LONG_S: Final = 0.01
+"""After how long a process that has marked itself idle may have looked again: it looks until 20 ms after the mark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +93,10 @@ class Written:
     created_at: datetime
     scheduled_at: datetime | None = None
     expires_at: datetime | None = None
+    wake: list[UUID] | None = None
+    """Of the last row, which has no call: the processes to be notified after the commit."""
+    publish: list[str] | None = None
+    """Of the last row: the queues that are dispensed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +186,7 @@ def write(drafts: Sequence[Draft]) -> Sent:
 
     Keys and lanes that do not exist are made before, in a transaction of their own. Within a caller's transaction, and
     where another one is in the way, the calls are written without a lane: `place` gives them theirs after the commit.
-    Outside of a transaction idle workers are woken in the same trip, after the commit.
+    Outside of a transaction an idle process of each queue is notified, after the commit.
     """
     if not drafts:
         return Sent(calls=[])
@@ -262,30 +270,32 @@ def _insert(
     soonest: dict[Kind, datetime] = {}
     for each in drafts:
         soonest[each.kind] = min(each.soonest, soonest.get(each.kind, validate.LATEST))
+    firsts = None if sql.in_transaction() else _firsts(drafts)
     params = {
         "kinds": lanes.kinds_json(kinds, placements, soonest),
         "drafts": f"[{','.join(each.as_json(kinds[each.kind]) for each in drafts)}]",
+        "firsts": firsts,
+        "silence": process_silence(),
+        "is_eager": is_eager(),
         "now": None,
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
-    woken, is_committed = None, False
-    try:
-        with sql.one_trip() as commit:
-            written = sql.ask("send_calls", Written, params)
-            if extras:
-                registered().store_extras(extras)
-            if not sql.in_transaction():
-                commit()
-                is_committed = True
-                woken = wake.ask(calls=_firsts(drafts))
-    except sql.DATABASE_ERRORS as fault:
-        # An error of the server's after the rows have come is that of the wake-up: the calls are committed.
-        if not is_committed or sql.sqlstate(fault) is None or not written.is_answered:
-            raise
-        if not faults.report_unmigrated(fault):
-            logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")
-        return written.rows(), []
-    return written.rows(), None if woken is None else wake.dispensed(woken)
+    began = monotonic()
+    with sql.own_transaction() if extras else nullcontext():
+        asked = sql.ask("send_calls", Written, params)
+        if extras:
+            registered().store_extras(extras)
+    written = asked.rows()
+    if firsts is None or not written:
+        return written, None
+    woken = written.pop()
+    if woken.wake:
+        sql.after_commit(partial(wake.notify, woken.wake))
+    publish = list(woken.publish or ())
+    is_served = len(woken.wake or ()) + len(publish) == len({each.queue for each in kinds})
+    if not is_served and monotonic() - began > _LONG_S:
+        sql.after_commit(lambda: publish.extend(wake.dispensed(wake.ask(calls=firsts))))
+    return written, publish
 
 
 def _firsts(drafts: Sequence[Draft]) -> list[UUID]:
@@ -296,7 +306,8 @@ def _firsts(drafts: Sequence[Draft]) -> list[UUID]:
 
 def _saved(each: Draft, row: Written, placement: Placement | None = None) -> CallQueue:
     """Return the call as it is stored, without a second trip for what is known already."""
-    stored = _defaults() | vars(row)
+    defaults = _defaults()
+    stored = defaults | {name: value for name, value in vars(row).items() if name in defaults}
     stored |= {
         "placement": placement.as_json() if placement is not None and row.lane_id is None else None,
         "task": each.task,

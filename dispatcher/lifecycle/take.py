@@ -14,7 +14,7 @@ from uuid import UUID
 from dispatcher import event_log, sql
 from dispatcher.conf import conf, is_eager, needs_worker, process_silence
 from dispatcher.ending import Ending
-from dispatcher.lifecycle import finish
+from dispatcher.lifecycle import finish, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.turns import Turns
 from dispatcher.messages import broker
@@ -28,7 +28,7 @@ LEAD: Final = timedelta(milliseconds=10)
 KEEP: Final = timedelta(seconds=1)
 """For how long the room of a key is kept, once a round, for a lane whose workers are all busy."""
 NOTES_COMMITTED: Final = timedelta(seconds=1)
-"""How long after it was written a note is committed, or a sender writes another one (see wake_workers.sql)."""
+"""How long after it was written a note is committed, or a sender writes another one (see wake_workers)."""
 _UNBOUNDED: Final = 2**31 - 1
 _NO_WORKER: Final = UUID(int=0)
 """Holds nothing, so that a limit per worker leaves room: tasks run one after the other in the sender's process."""
@@ -218,7 +218,7 @@ def take(
         taker.notes.note(asked_at, taken)
     begin(taken)
     if last.wake:
-        sql.after_commit(partial(notify, last.wake))
+        sql.after_commit(partial(wake.notify, last.wake))
     finish.report_many(ends, taken.ended, report)
     _report_drops(rows, report)
     return taken
@@ -248,12 +248,6 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
         "any_delivery": eager,
         "keeps_events": event_log.is_kept(),
     }
-
-
-def notify(workers: Collection[UUID]) -> None:
-    """Notify workers whose idle marks were taken; after that commit."""
-    if workers:
-        sql.fetch("notify_workers", str, {"workers": list(workers)})
 
 
 def _start(row: Row) -> Start:

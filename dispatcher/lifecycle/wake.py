@@ -55,6 +55,12 @@ def ask(*, calls: Collection[UUID] = (), queues: Collection[str] = ()) -> sql.As
     return sql.ask("wake_workers", Woken, params)
 
 
+def notify(processes: Collection[UUID]) -> None:
+    """Notify processes whose idle marks were taken; after that commit."""
+    if processes:
+        sql.fetch("notify_workers", str, {"workers": list(processes)})
+
+
 def ready_queues() -> list[str]:
     """Return the queues with ready lanes whose calls workers take by themselves."""
     return sql.fetch("ready_queues", str, {"deliveries": ["direct", "http"]})

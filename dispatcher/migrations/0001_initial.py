@@ -965,7 +965,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="callqueue",
             index=models.Index(
-                condition=models.Q(("state", dispatcher.states.State["AVAILABLE"])),
+                condition=models.Q(("queue__isnull", False), ("state", dispatcher.states.State["AVAILABLE"])),
                 fields=["queue", "position"],
                 name="call_of_queue",
             ),
@@ -1109,6 +1109,7 @@ class Migration(migrations.Migration):
             model_name="callqueue",
             index=models.Index(
                 condition=models.Q(
+                    ("created_at__isnull", False),
                     (
                         "state__in",
                         (
@@ -1116,7 +1117,7 @@ class Migration(migrations.Migration):
                             dispatcher.states.State["SCHEDULED"],
                             dispatcher.states.State["AVAILABLE"],
                         ),
-                    )
+                    ),
                 ),
                 fields=["created_at"],
                 name="call_sent",
@@ -1146,5 +1147,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("355237a6"),
+        InstallFunctions("2ee4b381"),
     ]

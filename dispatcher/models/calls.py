@@ -115,7 +115,13 @@ class CallQueue(Record):
                 fields=["lane", "position"],
                 condition=Q(state=State.AVAILABLE, oversized_key__isnull=True),
             ),
-            models.Index(name="call_of_queue", fields=["queue", "position"], condition=Q(state=State.AVAILABLE)),
+            # Two of these name their column as not null, which any query by it implies: a plan made while there are few
+            # calls would else read this index whole, and keep doing so, to find those of a lane.
+            models.Index(
+                name="call_of_queue",
+                fields=["queue", "position"],
+                condition=Q(state=State.AVAILABLE, queue__isnull=False),
+            ),
             models.Index(
                 name="call_unplaced", fields=["position"], condition=Q(lane__isnull=True, finished_at__isnull=True)
             ),
@@ -153,7 +159,9 @@ class CallQueue(Record):
             ),
             models.Index(name="call_pending", fields=["queue", "id"], condition=Q(state=State.PENDING)),
             # Events: waiting calls that were sent lately, and calls with a failed attempt.
-            models.Index(name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING)),
+            models.Index(
+                name="call_sent", fields=["created_at"], condition=Q(state__in=WAITING, created_at__isnull=False)
+            ),
             models.Index(
                 KT("error__occurred_at"), name="call_failed", condition=Q(error__isnull=False, finished_at__isnull=True)
             ),

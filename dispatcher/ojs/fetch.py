@@ -21,7 +21,7 @@ from dispatcher.ojs import jobs, pull_workers
 from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.long_poll import WAITERS, Fetchable
 
-_LOOK_AGAIN_S: Final = 1.0
+_LOOKS_S: Final = (0.02, 1.0)
 """How often a fetch that waits looks, though it was not woken: a call of its own worker may have ended."""
 _SOON: Final = timedelta(milliseconds=20)
 """A trip that should come again so soon is made again at once: others have locked what is ready."""
@@ -55,15 +55,15 @@ def fetch(request: FetchRequest) -> list[CallQueue]:
     if request.worker is not None and pull_workers.touch_worker(request.worker, queues=request.queues) != "running":
         return []
     until = monotonic() + request.wait.total_seconds()
-    tried, is_woken = _start(request, until), False
+    tried, is_woken, look_s = _start(request, until), False, _LOOKS_S[0]
     while not tried.starts and (is_woken or monotonic() < until) and request.is_allowed():
         # Marked as idle before it looks once more: what is sent, or opens, after that wakes it.
         with WAITERS.waiting(request.who, request.queues, request.is_allowed) as waiter:
             tried = _start(request, until)
             if not tried.starts:
                 opens_s = [each for each in (tried.again_s, waiter.opens_s) if each is not None]
-                waiter.wait(min(until - monotonic(), _LOOK_AGAIN_S, *opens_s))
-        is_woken = waiter.is_woken
+                waiter.wait(min(until - monotonic(), look_s, *opens_s))
+        is_woken, look_s = waiter.is_woken, _LOOKS_S[1]
     return _answer(request, tried.starts)
 
 

@@ -215,6 +215,9 @@ def _places(now: datetime) -> Iterable[str]:
     keys = {key.id: key for key in RateLimitKey.objects.all()}
     lanes = {lane.id: lane for lane in Lane.objects.filter(id__in=waiting)}
     kept = {site.place for site in sites if site.is_kept}  # workers of the first lane look at the key
+    # Lanes were made ready for its room: who serves one of these looks at the key.
+    served = [lanes[site.lane_id] for site in sites if site.place == 0 and site.lane_id in waiting]
+    ready = {key for lane in served for key in lane.key_ids}
     for site in sites:
         if site.lane_id not in waiting or site.lane_id in noted:
             continue
@@ -224,7 +227,7 @@ def _places(now: datetime) -> Iterable[str]:
             spent = _spent_by(lanes[site.lane_id], keys.values())
             if not any(key.per_worker or key.override_per_worker for key in spent):
                 yield f"lane {site.lane_id} waits for a worker with room, and its keys have no limit per worker"
-        elif site.place > 0 and site.place not in kept:
+        elif site.place > 0 and site.place not in kept | ready:
             yield from _parked(lanes[site.lane_id], keys.get(site.place), in_line, now)
 
 

@@ -2,12 +2,14 @@
 
 from typing import Any
 from unittest import mock
+from uuid import uuid4
 
 import pytest
+from django.utils import timezone
 
 from dispatcher import lanes, sql
 from dispatcher.errors import ConfigurationError
-from dispatcher.models import CallQueue, Note, Queue
+from dispatcher.models import CallQueue, Note, Process, Queue
 from dispatcher.states import Delivery, State
 from tests.builders import committed, seen
 
@@ -51,13 +53,15 @@ def test_a_queue_of_the_broker_needs_no_row() -> None:
 
 def test_a_send_whose_call_is_committed_does_not_fail_where_no_worker_can_be_woken() -> None:
     Queue.objects.create(name="mail", delivery="direct")
+    Process.objects.create(id=uuid4(), queues=["mail"], idle_at=timezone.now())
     ask = sql.ask
 
     def fail_to_wake(name: str, row: Any, params: Any) -> Any:
-        return ask(name, row, {**params, "silence": "no time"} if name == "wake_workers" else params)
+        return ask(name, row, {**params, "workers": ["nobody"]} if name == "notify_workers" else params)
 
     with mock.patch.object(sql, "ask", fail_to_wake):
         call = CallQueue.objects.send("noop", queue="mail")
+    assert not Process.objects.filter(idle_at__isnull=False).exists()
     assert seen(call).position == call.position
     assert Note.objects.filter(lane_id=call.lane_id).exists()
 

@@ -1,0 +1,46 @@
+-- sent_queues: the queues of calls that wait now, each the first of those that were sent to its lane.
+-- A lane that is parked needs none: who opens its key finds the call. But where the call came before those that wait
+-- there (it was sent earlier, and committed later), the lane is parked for another one: it is looked at again. So is a
+-- lane whose note was old at the commit: trips read young notes alone.
+-- A call that waits no more was found by a trip, which wakes others as far as it leaves something to do.
+-- Relies on lanesite_lane and call_waiting.
+CREATE FUNCTION @sent_queues(p_calls uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+  v_queues text[] := '{}';
+  v_sent record;
+BEGIN
+  FOR v_sent IN
+    -- Each by its id alone: a plan that was made while there were few calls or lanes would read them all.
+    SELECT call.id, call.position, call.created_at, site.lane_id, site.queue, site.place
+      FROM unnest(p_calls) AS first (id)
+     CROSS JOIN LATERAL (
+           SELECT called.id, called.lane_id, called.state, called.position, called.created_at
+             FROM dispatcher_callqueue AS called
+            WHERE called.id = first.id
+            LIMIT 1) AS call
+     CROSS JOIN LATERAL (
+           SELECT placed.lane_id, placed.queue, placed.place
+             FROM dispatcher_lanesite AS placed
+            WHERE placed.lane_id = call.lane_id
+            LIMIT 1) AS site
+     WHERE call.state = 'available'
+  LOOP
+    IF v_sent.place <> 0 THEN
+      CONTINUE WHEN v_sent.id <> (
+        SELECT front.id
+          FROM dispatcher_callqueue AS front
+         WHERE front.lane_id = v_sent.lane_id AND front.state = 'available' AND front.oversized_key_id IS NULL
+         ORDER BY front.position
+         LIMIT 1);
+    END IF;
+    IF v_sent.place <> 0
+       OR (v_sent.place IS NULL AND v_sent.created_at < clock_timestamp() - interval '500 milliseconds') THEN
+      INSERT INTO dispatcher_note (at, lane_id, is_forced, position)
+      VALUES (clock_timestamp(), v_sent.lane_id, true, v_sent.position);
+    END IF;
+    IF v_sent.queue <> ALL (v_queues) THEN
+      v_queues := v_queues || v_sent.queue::text;
+    END IF;
+  END LOOP;
+  RETURN v_queues;
+END $$;
