@@ -124,6 +124,13 @@ class Taken:
     """When the taker should come again, unless it is woken before; None: only then."""
     publish: Sequence[str] = ()
     """Queues that the broker delivers and that have lanes ready."""
+    is_full: bool = False
+    """Whether calls wait for the room of a key that it has looked at: ends are recorded at once."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more could start now than it had room for."""
+        return self.again_at is not None and self.again_at <= self.at
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +161,7 @@ class Row:
     ended: list[UUID] | None
     locked: list[UUID] | None
     freed: list[int] | None
+    is_full: bool | None
     at: datetime
 
 
@@ -213,6 +221,7 @@ def take(
         locked=last.locked or (),
         again_at=last.again_at,
         publish=(publishes and last.publish) or (),
+        is_full=bool(last.is_full),
     )
     if taker.notes is not None:
         taker.notes.note(asked_at, taken)

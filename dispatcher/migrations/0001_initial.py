@@ -1147,5 +1147,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("2ee4b381"),
+        InstallFunctions("332cf0c5"),
     ]

@@ -34,7 +34,8 @@ _MOST: Final = 16
 _AHEAD_S: Final = 0.025
 """How long all runs of a batch take, by the mean of the latest."""
 _SHORT_S: Final = 0.005
-"""Runs that are longer are taken one by one: others could run them, or use their room."""
+"""Runs that are longer are taken one by one, unless calls are left that could start: others could run them, or use
+their room."""
 _PACED_S: Final = 1.0
 """For how long calls are taken one by one after a throttle gave a start: the next one must not wait for this run."""
 _LATE_S: Final = 0.05
@@ -131,8 +132,9 @@ class Loop:
         if self._reported_s > _LATE_S and len(self.trips.ends):
             # Calls that it took together with these ends would wait behind the receivers.
             return 0
-        is_short = self._mean_s < _SHORT_S and monotonic() > self._paced_until
-        most = max(1, min(_MOST, int(_AHEAD_S / self._mean_s))) if is_short else 1
+        is_short = self._mean_s < _SHORT_S or self.trips.takes_ahead
+        takes_many = is_short and monotonic() > self._paced_until
+        most = max(1, min(_MOST, int(_AHEAD_S / self._mean_s))) if takes_many else 1
         left = self.options.most_calls
         return most if left is None else max(1, min(most, left - _Process.done))
 

@@ -36,9 +36,9 @@ for wake-ups that had looked for marks before it."""
 _LAST_S: Final = 5.0
 """How long a process that takes no more calls tries to record the ends of those it had."""
 _GATHER_S: Final = 0.003
-"""In a stream of short runs: how long it waits for more before it looks again."""
+"""In a stream of short runs: how long it waits for more calls and ends before it looks again, while no key is full."""
 _GATHERS: Final = 3
-"""How often it does so before the process is idle."""
+"""How often it does so in vain before the process is idle."""
 _PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 3.0
 
@@ -72,6 +72,10 @@ class Trips:
         self._leader: Waiter | None = None
         self._is_over = False
         self._looks, self._gathered = 0, _GATHERS
+        self._gather_until = 0.0
+        """Until when the next trip waits for more ends, by the monotonic clock."""
+        self.takes_ahead = self._is_full = False
+        """Whether the latest trip left calls that could start; and some that wait for the room of a key."""
         self._pause_s = _PAUSE_S
 
     def next(self, waiter: Waiter) -> bool:
@@ -130,6 +134,8 @@ class Trips:
             must_leave = self._must_leave()
             if self._is_over or (must_leave and not waiter.is_new):
                 return False
+            if self._gather_until > monotonic() and waiter.room > 1:
+                self.session.sleep(self._gather_until, self._shared.leave_read)
             self._make(waiter, may_sleep=not must_leave)
             if must_leave or waiter.runs or waiter.reports or not waiter.room:
                 return not must_leave
@@ -182,7 +188,7 @@ class Trips:
             # Without those that have been given theirs, and have not gone on with it yet.
             waiters = [leader, *(each for each in self._waiters if each is not leader and not each.runs)]
         room = sum(each.room for each in waiters)
-        gathers = self._gathered < _GATHERS and any(each.room > 1 for each in waiters)
+        gathers = self._gathered < _GATHERS and not self._is_full and any(each.room > 1 for each in waiters)
         may_rest = session.may_rest and room > 0 and may_sleep and not gathers
         # Before the ends are taken, which are lost with a failure between here and the trip.
         is_marked = not session.take_woken() and session.is_marked
@@ -218,8 +224,10 @@ class Trips:
             self.ends.take_again(ends)
             raise
         # See `take`: who has parked a lane, and finds another one, comes again first.
-        comes_again = not is_marked and taken.again_at is not None and taken.again_at <= taken.at
-        session.is_marked = may_rest and not taken.starts and not comes_again
+        session.is_marked = may_rest and not taken.starts and (is_marked or not taken.has_more)
+        self._is_full, self.takes_ahead = taken.is_full, taken.has_more and not taken.is_full
+        is_stream = self._gathered < _GATHERS and 0 < len(taken.starts) < room and not taken.is_full
+        self._gather_until = monotonic() + _GATHER_S if is_stream else 0.0
         if leader.reports:
             # Who is busy with them must not be woken for calls.
             session.unmark()

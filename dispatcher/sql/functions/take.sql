@@ -5,8 +5,8 @@
 -- It reads from top to bottom: record, lock, count, choose, write, leave nothing behind.
 -- Returns a row for each call that starts or is dispatched, one for each that ends or is put off (`fate`), and a last
 -- one without a call: workers to notify after the commit (`wake`), when to come again (`again_at`), queues that the
--- broker delivers and that have lanes ready (`publish`), the ends that were recorded, and those that must be brought
--- again. p_tasks: those that the worker knows; NULL: any. p_process: who takes for the worker; if it may be marked as
+-- broker delivers and that have lanes ready (`publish`), the ends that were recorded, those that must be brought again,
+-- and whether calls wait for the room of a key (`is_full`). p_tasks: those that the worker knows; NULL: any. p_process: who takes for the worker; if it may be marked as
 -- idle (p_is_marked), and starts something, it is no more; if nothing starts, and it may rest (p_may_rest), it is.
 -- p_pulled: calls are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by
 -- its weight, and by how much a start moves that; NULL: all take turns. p_is_strict: p_queues are served in their
@@ -20,7 +20,7 @@ RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs j
     options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool,
     start_at timestamptz,
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
-    at timestamptz)
+    is_full bool, at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
 SET jit = 'off' SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
@@ -43,6 +43,7 @@ BEGIN
   -- 1 Record the ends given. Look at the keys that they free.
   ended := '{}';
   locked := '{}';
+  is_full := false;
   IF cardinality(p_calls) > 0 THEN
     v_ends := @record_ends(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
                            v_now);
@@ -92,7 +93,7 @@ BEGIN
     SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
            started.key_ids, started.is_counted, started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz,
-           NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
+           NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now
       FROM started
      ORDER BY started.turn;
     IF v_chosen.counts THEN PERFORM @count_starts(v_chosen.counted || v_chosen.keys); END IF;
@@ -103,7 +104,7 @@ BEGIN
     SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
            fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate,
            fate.key,
-           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], v_now
+           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now
       FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
     GET DIAGNOSTICS v_settled = ROW_COUNT;
   END IF;
@@ -137,6 +138,7 @@ BEGIN
         again_at := LEAST(again_at, v_now + interval '20 milliseconds');
       END IF;
     ELSE
+      is_full := true;
       v_chosen.notes := v_chosen.notes
         || (@opens_at(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::@pending;
     END IF;
