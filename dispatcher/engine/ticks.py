@@ -3,13 +3,12 @@
 import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from time import monotonic
+from time import monotonic, sleep
 
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.engine import sent
 from dispatcher.engine.dispenser import dispense
-from dispatcher.engine.ticker import Ticker
 from dispatcher.extension import registered
 from dispatcher.lifecycle import oversized, place, publish, retention, schedule, wake
 from dispatcher.lifecycle import recover as recovery
@@ -23,8 +22,6 @@ _LOCK_WAIT = timedelta(milliseconds=5)
 """How long a tick waits for another transaction that has made a key or lane; the next one tries again."""
 _ROUNDS = 1_000
 """How many times one look of a tick reads notes at the most, a hundred or more each time."""
-_ticker = Ticker()
-"""This process's ticks."""
 
 
 class _Sweep:
@@ -44,25 +41,19 @@ class _Look:
     stranded: sql.Asked[recovery.Stranded] | None
 
 
-def tick(*, now: datetime | None = None, ticker: Ticker = _ticker) -> int:
+def tick(*, now: datetime | None = None) -> int:
     """Serve what time has brought, and what it brings within the tick; return how many calls were dispatched.
 
-    A process does so once at a time: a tick that comes meanwhile returns 0, and the one that serves goes on for it.
-    Any number of processes may. Without a backlog that time opens, it returns at once.
+    Any number of processes may. Where nothing falls due within the tick, it returns at once.
     """
     if now is not None:
         return _serve(_look(now=now), now=now)
     settings = conf()
-    if not ticker.begin(settings.tick):
-        return 0
-    try:
-        dispatched = _serve(_look(), until=ticker.until)
-        while not ticker.is_over(wait := schedule.next_due()):
-            is_called = ticker.pause(wait or timedelta(0), least=settings.min_pause)
-            dispatched += _serve(_look(sweeps=is_called), until=ticker.until)
-    except BaseException:
-        ticker.abort()
-        raise
+    until = monotonic() + settings.tick.total_seconds()
+    dispatched = _serve(_look(), until=until)
+    while (wait := schedule.next_due()) is not None and monotonic() + max(wait.total_seconds(), 0) < until:
+        sleep(max(wait, settings.min_pause).total_seconds())
+        dispatched += _serve(_look(sweeps=False), until=until)
     return dispatched
 
 

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from dispatcher import engine, lanes, sql
 from dispatcher.conf import conf
-from dispatcher.engine import attempt, dispenser, lost
-from dispatcher.engine.lost import Lost
+from dispatcher.ending import InFlight
+from dispatcher.engine import attempt, dispenser, ends, recovery
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import finish, heartbeat, unstarted, wake
 from dispatcher.lifecycle.finish import Requeue
@@ -57,7 +57,7 @@ def _wake(queues: Sequence[str], tasks: Sequence[str]) -> None:
 def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:
     """Mark a worker as stopped, and put back the calls that it holds and has not started; return how many."""
     heartbeat.mark_stopped(worker)
-    return lost.put_back(held)
+    return ends.requeue([InFlight(call_id=call, ticket=ticket) for call, ticket in held], Requeue.UNDELIVERED)
 
 
 def release_all(worker: UUID) -> int:
@@ -68,8 +68,5 @@ def release_all(worker: UUID) -> int:
     """
     ended, running = WorkerLost("its worker was shut down"), attempt.running()
     held = [each for each in heartbeat.held(worker) if each.claim not in running]
-    started = [
-        Lost(call_id=each.call_id, ticket=each.ticket, claim_id=each.claim) for each in held if each.claim is not None
-    ]
-    count = lost.put_back((each.call_id, each.ticket) for each in held if each.claim is None)
-    return count + lost.lose(started, ended, is_crash=False)
+    count = ends.requeue([each for each in held if each.claim is None], Requeue.UNDELIVERED)
+    return count + recovery.lose([each for each in held if each.claim is not None], ended, is_crash=False)

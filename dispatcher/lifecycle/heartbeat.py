@@ -7,18 +7,10 @@ from uuid import UUID
 
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
+from dispatcher.ending import InFlight
 
 ReservedCall = tuple[UUID, UUID]
 """(call, ticket) of a call that a worker holds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InFlight:
-    """A call in flight that a worker holds; `claim` started it, None if it has not started."""
-
-    call_id: UUID
-    ticket: UUID
-    claim: UUID | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +76,7 @@ def mark_stopped(worker: UUID, *, now: datetime | None = None) -> None:
 
 
 def held(worker: UUID) -> list[InFlight]:
-    """Return the calls that a worker has claimed, or reserved by its heartbeats."""
+    """Return the calls that a worker has claimed, each with its claim, or reserved by its heartbeats."""
     return sql.fetch("find_calls_of_worker", InFlight, {"worker": worker})
 
 

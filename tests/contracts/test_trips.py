@@ -10,7 +10,6 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from dispatcher import engine, sql
-from dispatcher.engine.ticker import Ticker
 from dispatcher.errors import CallTooLarge
 from dispatcher.messages import message
 from dispatcher.models import CallQueue
@@ -78,7 +77,7 @@ def _with_a_backlog() -> None:
 
 @pytest.mark.usefixtures("_with_a_backlog")
 def test_an_idle_tick_makes_two_trips() -> None:
-    assert trips(lambda: engine.tick(ticker=Ticker())) == 2
+    assert trips(engine.tick) == 2
 
 
 def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from dispatcher import api, engine
 from dispatcher.ending import Ending
-from dispatcher.engine import attempt, workers
+from dispatcher.engine import attempt, ends, workers
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, take
 from dispatcher.lifecycle.finish import Ended
@@ -69,7 +69,7 @@ def test_a_claim_outlasts_a_connection_that_breaks(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "claim", losing(claim.claim))
-    assert isinstance(attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4()), claim.Claimed)
+    assert isinstance(attempt.claim_patiently(call.id, ticket_of(call), claim_id=uuid4()), claim.Claimed)
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
 
 
@@ -231,7 +231,7 @@ def test_a_claim_that_was_refused_puts_its_call_back_when_the_database_is_there_
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.pause("api")
-    monkeypatch.setattr(attempt, "put_back", losing_questions(attempt.put_back))
+    monkeypatch.setattr(ends, "requeue", losing_questions(ends.requeue))
     assert engine.execute(call.id, ticket_of(call), pytest.fail) is claim.Refused.KEY_CLOSED
     assert states([call]) == [State.AVAILABLE]
 
