@@ -97,10 +97,11 @@ def place(found: Sequence[Finding]) -> int:
 
 def release_oversized(found: Sequence[Finding]) -> int:
     """Return oversized calls to their lanes where the limits in force allow their cost."""
-    released = oversized.release(_ids(found))
-    if released.calls:
+    del found
+    released = oversized.release()
+    if released:
         _go_on()
-    return released.calls
+    return released
 
 
 def wake_due(found: Sequence[Finding]) -> int:

@@ -80,9 +80,9 @@ def serve(taken: Taken, *, comes_again: bool = True) -> None:
         dispense_briefly(queues=taken.publish)
 
 
-def serve_limited(keys: Collection[int]) -> None:
+def serve_limited() -> None:
     """Serve keys whose limits have changed, and first let go on what waited alone and fits now."""
-    oversized.release(keys)
+    oversized.release()
     dispense_briefly()
 
 

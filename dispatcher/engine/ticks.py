@@ -16,8 +16,6 @@ from dispatcher.lifecycle.retention import unused
 
 logger = logging.getLogger(__name__)
 
-_SWEEP_S = 0.2
-"""How long a sweep lets calls go on that waited alone, before it leaves the others to the next one."""
 _LOCK_WAIT = timedelta(milliseconds=5)
 """How long a tick waits for another transaction that has made a key or lane; the next one tries again."""
 _ROUNDS = 1_000
@@ -30,7 +28,6 @@ class _Sweep:
     lane = 0
     key = 0
     position = place.FIRST
-    oversized = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ def sweep() -> int:
     with sql.together():
         asked = _ask_stranded()
     stranded = _note(asked)
-    released = _release_oversized()
+    released = oversized.release()
     if stranded or released:
         dispense()
     _wake_workers()
@@ -85,7 +82,7 @@ def _serve(look: _Look, *, until: float | None = None, now: datetime | None = No
     changed = 0
     if look.stranded is not None:
         changed += _note(look.stranded)
-        changed += _release_oversized() if due.has_oversized else 0
+        changed += oversized.release() if due.has_oversized else 0
         changed += place_unplaced() if due.has_unplaced else 0
     changed += registered().reclaim(now=now) if due.has_overdue else 0
     # What was reclaimed may be due at once.
@@ -128,12 +125,6 @@ def _note(asked: sql.Asked[recovery.Stranded]) -> int:
     if stranded.count:
         logger.info("lanes and keys were found that no trip would look at: %d", stranded.count)
     return stranded.count
-
-
-def _release_oversized() -> int:
-    released = oversized.release(after=_Sweep.oversized, until=monotonic() + _SWEEP_S)
-    _Sweep.oversized = released.last
-    return released.calls
 
 
 def place_unplaced() -> int:

@@ -42,9 +42,6 @@ logger = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
-_HOOKS = "dispatcher_hooks"
-"""Where a connection keeps what to do after the commit of a transaction of the engine's own."""
-
 _BUSY: Final = (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN)
 
 _cursors: WeakKeyDictionary[psycopg.Connection[Any], dict[tuple[str, type], psycopg.Cursor[Any]]] = WeakKeyDictionary()
@@ -192,64 +189,26 @@ def after_commit(work: Callable[[], object]) -> None:
             if not report_unmigrated(error):
                 logger.exception("work after the commit failed; the next tick does what is left of it")
 
-    hooks: list[Callable[[], None]] | None = connection().__dict__.get(_HOOKS)
-    if hooks is not None:
-        hooks.append(do)
-    elif connection().in_atomic_block or not in_transaction():
+    if connection().in_atomic_block or not in_transaction():
         transaction.on_commit(do, using=conf().database)
 
 
 @contextmanager
-def own_transaction(*, lock_wait: timedelta | None = None) -> Iterator[None]:
-    """Open a transaction of the engine's own; its begin and commit travel with the statements inside.
+def own_transaction(*, lock_wait: timedelta | None = None, in_order: bool = False) -> Iterator[None]:
+    """Open a transaction of the engine's own, whose statements are planned by their indexes.
 
-    lock_wait: how long a statement waits for a lock; then it raises OperationalError. Within a caller's transaction it
-    is a part of that, and waits as that does.
+    lock_wait: how long a statement waits for a lock; then it raises OperationalError. in_order: whether rows are read
+    in the order of an index where one has it. Within a caller's transaction it is a part of that, as that is.
     """
-    wrapper = connection()
-    if in_transaction():
-        with atomic():
-            yield
-        return
-    # Django would run hooks at the commit, inside the pipeline: a statement of theirs that fails would end it.
-    hooks: list[Callable[[], None]] = []
-    wrapper.__dict__[_HOOKS] = hooks
-    try:
-        with _block(wrapper) if conf().pipeline else atomic():
+    is_within = in_transaction()
+    with atomic():
+        if not is_within:
             ask("tune", object, {})
+            if in_order:
+                ask("tune_order", object, {})
             if lock_wait is not None:
                 ask("limit_lock_wait", object, {"most": lock_wait // timedelta(milliseconds=1)})
-            yield
-    finally:
-        del wrapper.__dict__[_HOOKS]
-    for hook in hooks:
-        hook()
-
-
-@contextmanager
-def _block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
-    """Open a transaction in a pipeline, whose begin and commit make no trips of their own as Django's would."""
-    try:
-        with _pipeline(wrapper), _atomic_block(wrapper):
-            ask("begin", object, {})
-            yield
-            ask("commit", object, {})
-    except BaseException:
-        wrapper.rollback()
-        raise
-    wrapper.run_and_clear_commit_hooks()
-
-
-@contextmanager
-def _atomic_block(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
-    """Let Django take it for one of its atomic blocks."""
-    wrapper.in_atomic_block, wrapper.autocommit = True, False
-    try:
         yield
-    finally:
-        wrapper.in_atomic_block, wrapper.autocommit, wrapper.needs_rollback = False, True, False
-        if wrapper.closed_in_transaction:
-            wrapper.connection = None
 
 
 @contextmanager
@@ -267,7 +226,7 @@ def one_trip() -> Iterator[Callable[[], None]]:
     the caller's own statements are planned as before.
     """
     wrapper = connection()
-    if not conf().pipeline or _is_own(wrapper):
+    if not conf().pipeline:
         yield lambda: None
         return
     with _tuned_within(wrapper) if _is_within(wrapper) else _pipeline(wrapper) as commit:
@@ -297,11 +256,6 @@ def _tuned_within(wrapper: BaseDatabaseWrapper) -> Iterator[Callable[[], None]]:
             raise
         _discard(wrapper)
         raise interruption from None
-
-
-def _is_own(wrapper: BaseDatabaseWrapper) -> bool:
-    """Return whether a transaction of the engine's own is open: it is a pipeline already, and tuned."""
-    return wrapper.in_atomic_block and _HOOKS in wrapper.__dict__
 
 
 @contextmanager
@@ -384,21 +338,10 @@ def now() -> datetime:
     return time
 
 
-def read_in_order() -> None:
-    """Plan the next statements of a transaction of the engine's own by the order of indexes (see tune_order.sql).
-
-    Within a caller's transaction nothing is changed: it would outlast the statements.
-    """
-    if _HOOKS in connection().__dict__:
-        ask("tune_order", object, {})
-
-
 def fetch_in_order(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     """Run `name`.sql in its own transaction, planned by the order of indexes and without sorts; return its rows."""
-    with own_transaction():
-        read_in_order()
-        asked = ask(name, row, params)
-    return asked.rows()
+    with own_transaction(in_order=True):
+        return fetch(name, row, params)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from dispatcher import api, engine
-from dispatcher.ending import Ending
+from dispatcher.ending import Ending, InFlight
 from dispatcher.engine import attempt, ends, workers
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, take
@@ -175,7 +175,8 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
                         other_process.setattr(attempt, "running", frozenset)
                         assert workers.release_all(HERE.id) == 1
                 case "the loss of its process":
-                    assert engine.lose(call.id, ticket, WorkerLost("killed"), is_crash=True, claim_id=claim_id)
+                    gone = InFlight(call_id=call.id, ticket=ticket, claim=claim_id)
+                    assert engine.lose([gone], WorkerLost("killed"), is_crash=True)
                 case _:
                     cancelled = Ending(state=State.CANCELLED)
                     ended_by = Ended(call_id=call.id, ticket=ticket, claim_id=None, ending=cancelled)
