@@ -118,9 +118,7 @@ class Attempt:
         if self.interruption is not None and not self._has_begun:
             return self._claimed if isinstance(self._claimed, Refused) else Refused.INTERRUPTED
         if self._claimed is None:
-            start = self._start or claim_patiently(
-                self.call_id, self.ticket, claim_id=self.claim_id, worker=self.worker
-            )
+            start = self._start or claim_or_wait(self.call_id, self.ticket, claim_id=self.claim_id, worker=self.worker)
             is_missed = isinstance(start, Claimed) and not claim.is_in_time(start)
             self._claimed = Refused.MISSED if is_missed else start
         return self._claimed
@@ -166,7 +164,7 @@ class Attempt:
         return ended.ending if self._recorded[0] else None
 
 
-def claim_patiently(call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None) -> Claimed | Refused:
+def claim_or_wait(call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None) -> Claimed | Refused:
     """Claim a call under this id; where the database is unavailable, for as long as `patience` lasts."""
     first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker)
     return retry_while_unavailable(partial(_claim_unchecked, first), again=first)

@@ -61,8 +61,7 @@ def expired(*, now: datetime | None = None) -> list[InFlight]:
     """Lock and return calls whose lease ran out; the caller holds a transaction open until they are put right."""
     settings = conf()
     params = {"now": now, "most": settings.batch, "slack": settings.heartbeat, "serves_http": registered().serves_http}
-    rows = sql.fetch("lock_expired", InFlight, params)
-    return list({row.call_id: row for row in rows}.values())
+    return sql.fetch("lock_expired", InFlight, params)
 
 
 def free_orphans(slots: Collection[int] | None = None, *, after: int = 0, now: datetime | None = None) -> Freed:

@@ -24,7 +24,7 @@ ALL_KEYS: Final = {
     *("report_shares", "report_unserved", "report_waiting", "unused_keys"),
 }
 """What is about every key or lane, or many, reads all of them, where there are few; no statement reads all calls."""
-KEPT: Final = {"take", "send_calls", "wake_workers", "claim_call", "publish_call"}
+KEPT: Final = {"take", "send_calls", "wake_workers", "claim_call"}
 """What every call runs outside of a transaction of the engine's own."""
 
 

@@ -69,7 +69,7 @@ def test_a_claim_outlasts_a_connection_that_breaks(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "claim", losing(claim.claim))
-    assert isinstance(attempt.claim_patiently(call.id, ticket_of(call), claim_id=uuid4()), claim.Claimed)
+    assert isinstance(attempt.claim_or_wait(call.id, ticket_of(call), claim_id=uuid4()), claim.Claimed)
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
 
 

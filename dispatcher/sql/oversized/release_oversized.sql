@@ -1,8 +1,8 @@
 -- release_oversized: let calls that waited alone wait in their lanes again, in their old places, where the limits in
--- force allow their cost: of the next keys after `after`, per key up to `most`, the cheapest first. Each lane gets a note: what comes back may be its first call, so it is looked at even
--- where it is parked. A key that is gone limits nothing; a group allows what its largest member does.
--- `last`: where the next look goes on, 0 at the end. Hops from key to key on the index call_oversized, so the number
--- of such calls costs nothing.
+-- force allow their cost: of the next keys after `after`, per key up to `most`, the cheapest first. Each lane gets a
+-- note: what comes back may be its first call, so it is looked at even where it is parked. A key that is gone limits
+-- nothing; a group allows what its largest member does. `last`: where the next look goes on, 0 at the end. Hops from
+-- key to key on the index call_oversized, so the number of such calls costs nothing.
 WITH RECURSIVE {{clock}}, hop AS (
     (SELECT call.oversized_key_id AS key_id, 1 AS number
        FROM dispatcher_callqueue AS call
