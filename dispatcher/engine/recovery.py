@@ -89,7 +89,7 @@ def _failed(lost: InFlight, error: BaseException, *, is_crash: bool) -> Ended | 
 def lose_expired(*, until: datetime, now: datetime | None = None) -> int:
     """Put back the calls whose leases were over by a time, or whose workers are gone; return how many."""
     for worker in heartbeat.lose_silent(now=until):
-        logger.warning("worker %s fell silent, and counts as lost", worker.name)
+        logger.warning("worker %s fell silent, and counts as lost", worker)
     silent = WorkerLost("its worker fell silent for longer than a lease")
     with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         count = lose(recovery.expired(now=until), silent, is_crash=True, now=now)

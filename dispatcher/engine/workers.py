@@ -22,8 +22,9 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
         for queue in set(worker.queues) - {conf().dispenser_queue}:
             sql.change("open_queue", {"name": queue, "delivery": lanes.declared_delivery(queue)})
         engine.dispense_briefly(queues=set(worker.queues).intersection(dispenser.ready_queues()))
-    if result.knows_more and worker.tasks:
-        _wake(worker.queues, worker.tasks)
+    # Calls that came back go on, now that a worker of these queues knows their tasks.
+    if result.knows_more and worker.tasks and unstarted.wake(worker.queues, worker.tasks):
+        engine.dispense_briefly()
     return direct_queues(worker.queues)
 
 
@@ -46,12 +47,6 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
         unstarted.wake([requeued.queue], [requeued.task])
     engine.dispense_briefly()
     return True
-
-
-def _wake(queues: Sequence[str], tasks: Sequence[str]) -> None:
-    """Dispense calls that came back, now that a worker of these queues knows their tasks."""
-    if unstarted.wake(queues, tasks):
-        engine.dispense_briefly()
 
 
 def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:

@@ -76,7 +76,6 @@ class _Answer:
     is_paced: bool | None
     is_counted: bool | None
     at: datetime
-    commit: str | None
 
 
 class _Pace:
@@ -124,45 +123,30 @@ def restore(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None) -> Cla
 def _claim(
     call_id: UUID, ticket: UUID, claim_id: UUID | None, taker: Taker, most_ahead: timedelta | None
 ) -> Claimed | Refused:
+    params = {"call": call_id, "ticket": ticket, "claim": claim_id, "worker": taker.worker, "most_ahead": most_ahead}
     until = monotonic() + LOCK_WAIT.total_seconds()
     while True:
-        claimed = _claim_once(call_id, ticket, claim_id, taker, most_ahead)
+        sample()
+        asked_at = monotonic()
+        answers = sql.fetch("claim_call", _Answer, {**params, **tuning(taker)})
+        if not answers:
+            return Refused.STALE
+        (answer,) = answers
+        observe(answer.at, asked_at)
+        if answer.start_at is not None and answer.attempt is not None:
+            return Claimed(
+                claim_id=claim_id or ticket,
+                attempt=answer.attempt,
+                start_at=answer.start_at,
+                retry=answer.retry,
+                queue=answer.queue or "",
+                is_paced=bool(answer.is_paced),
+                is_counted=bool(answer.is_counted),
+                slack=taker.delay,
+            )
         # In a caller's transaction a row that it keeps locked stays so.
-        if claimed is not Refused.BUSY or monotonic() > until:
-            return claimed
-
-
-def _claim_once(
-    call_id: UUID, ticket: UUID, claim_id: UUID | None, taker: Taker, most_ahead: timedelta | None
-) -> Claimed | Refused:
-    sample()
-    asked_at = monotonic()
-    params = {
-        "call": call_id,
-        "ticket": ticket,
-        "claim": claim_id,
-        "worker": taker.worker,
-        "most_ahead": most_ahead,
-        "is_durable": conf().durable_claims,
-        **tuning(taker),
-    }
-    answers = sql.fetch("claim_call", _Answer, params)
-    if not answers:
-        return Refused.STALE
-    (answer,) = answers
-    observe(answer.at, asked_at)
-    if answer.start_at is None or answer.attempt is None:
-        return Refused(answer.refused)
-    return Claimed(
-        claim_id=claim_id or ticket,
-        attempt=answer.attempt,
-        start_at=answer.start_at,
-        retry=answer.retry,
-        queue=answer.queue or "",
-        is_paced=bool(answer.is_paced),
-        is_counted=bool(answer.is_counted),
-        slack=taker.delay,
-    )
+        if (refused := Refused(answer.refused)) is not Refused.BUSY or monotonic() > until:
+            return refused
 
 
 # The database's clock, as this process sees it

@@ -37,14 +37,6 @@ class HeartbeatResult:
     knows_more: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lost:
-    """A worker without heartbeats for longer than a lease."""
-
-    id: UUID
-    name: str
-
-
 def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | None = None) -> HeartbeatResult:
     """Record a heartbeat: the worker is alive and holds these calls, running or not."""
     settings = conf()
@@ -80,6 +72,6 @@ def held(worker: UUID) -> list[InFlight]:
     return sql.fetch("find_calls_of_worker", InFlight, {"worker": worker})
 
 
-def lose_silent(*, now: datetime | None = None) -> list[Lost]:
-    """Mark workers without heartbeats for longer than a lease as lost, and return them."""
-    return sql.fetch("mark_lost_workers", Lost, {"lease": conf().run_lease, "now": now})
+def lose_silent(*, now: datetime | None = None) -> list[str]:
+    """Mark workers without heartbeats for longer than a lease as lost, and return their names."""
+    return sql.fetch("mark_lost_workers", str, {"lease": conf().run_lease, "now": now})

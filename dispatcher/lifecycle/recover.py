@@ -23,17 +23,11 @@ _EVER = timedelta(days=36_500)
 
 @dataclass(frozen=True, kw_only=True)
 class Stranded:
-    """Lanes and keys that no trip would have looked at, and where the next look goes on."""
+    """How many lanes and keys no trip would have looked at, and where the next look goes on."""
 
-    lanes: list[int]
-    keys: list[int]
+    count: int
     last_lane: int
     last_key: int
-
-    @property
-    def count(self) -> int:
-        """Return how many were found."""
-        return len(self.lanes) + len(self.keys)
 
 
 @dataclass(frozen=True, kw_only=True)

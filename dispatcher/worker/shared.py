@@ -189,8 +189,9 @@ class Place:
         (length,) = _LENGTH.unpack_from(self._memory, self._at + _ENDS_AT)
         at = self._at + _ENDS_AT + 8
         kept, ends = BytesIO(self._memory[at : at + length]), []
-        while kept.tell() < length:
-            ends.append(pickle.load(kept))  # noqa: S301 -- written by a process of this worker
+        with suppress(EOFError):
+            while True:
+                ends.append(pickle.load(kept))  # noqa: S301 -- written by a process of this worker
         return ends
 
     # Of the main process
