@@ -4,7 +4,7 @@ Which calls go is decided by the function take of the database (sql/functions): 
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
@@ -224,24 +224,23 @@ def take(
     return taken
 
 
-def tuning(taker: Taker | None = None) -> dict[str, Any]:
+def tuning(taker: Taker) -> dict[str, Any]:
     """Return what the functions take and claim are given of the settings (see functions/tuning.sql)."""
     settings, eager = conf(), is_eager()
-    delay = taker.delay if taker is not None else timedelta(0)
     # Who fetches a call starts it when the answer comes, which waits for that; a claim gives the start of another.
-    is_exact = taker is not None and not taker.is_pulled and taker.becomes == State.ACTIVE
-    lead = timedelta(0) if eager or not is_exact else LEAD + delay
+    is_exact = not taker.is_pulled and taker.becomes == State.ACTIVE
+    lead = timedelta(0) if eager or not is_exact else LEAD + taker.delay
     return {
-        "horizon": lead + (settings.horizon if taker is None or taker.horizon is None else taker.horizon),
+        "horizon": lead + (settings.horizon if taker.horizon is None else taker.horizon),
         "lead": lead,
-        "slack": delay,
+        "slack": taker.delay,
         "margin": settings.margin,
         "ramp": settings.ramp,
         "later": settings.reschedule_after,
         "keep": KEEP,
         "silence": process_silence(),
-        "notes": None if taker is None or taker.notes is None else taker.notes.age(),
-        "lease": (taker and taker.lease) or settings.run_lease,
+        "notes": None if taker.notes is None else taker.notes.age(),
+        "lease": taker.lease or settings.run_lease,
         "dispatch_lease": settings.dispatch_lease,
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
         "needs_worker": needs_worker(),
@@ -259,7 +258,7 @@ def notify(workers: Collection[UUID]) -> None:
 def _start(row: Row) -> Start:
     assert row.start_at is not None and row.attempt is not None  # noqa: S101, PT018
     return Start(
-        call=replace(_admitted(row), attempt=row.attempt - 1),
+        call=_admitted(row, attempt=row.attempt - 1),
         start_at=row.start_at,
         attempt=row.attempt,
         retry=row.retry,
@@ -269,21 +268,8 @@ def _start(row: Row) -> Start:
     )
 
 
-def _admitted(row: Row) -> Admitted:
-    assert row.id and row.ticket and row.task and row.queue is not None and row.attempt is not None  # noqa: S101, PT018
-    return Admitted(
-        id=row.id,
-        ticket=row.ticket,
-        task=row.task,
-        args=row.args or [],
-        kwargs=row.kwargs or {},
-        call_data=row.call_data,
-        headers=row.headers,
-        options=row.options,
-        queue=row.queue,
-        attempt=row.attempt,
-        chosen_keys=row.chosen_keys,
-    )
+def _admitted(row: Row, **changes: Any) -> Admitted:
+    return Admitted(**{each.name: getattr(row, each.name) for each in fields(Admitted)} | changes)
 
 
 def _report_drops(rows: Sequence[Row], report: Callable[[Callable[[], object]], object]) -> None:
