@@ -178,26 +178,14 @@ def take(
     """
     # What reaches no worker is left to processes that do.
     publishes = broker.reaches_workers()
-    shares = taker.turns.shares()
-    turns = [shares[queue] for queue in taker.queues] if shares else None
     params = {
-        "worker": taker.worker or (_NO_WORKER if is_eager() else None),
-        "queues": list(taker.queues),
-        "tasks": None if taker.tasks is None else list(taker.tasks),
+        **_params_of(taker),
         "room": room if taker.queues and (publishes or taker.becomes is State.ACTIVE) else 0,
-        "becomes": taker.becomes.value,
         "publish": publish if publishes else 0,
-        "process": taker.process,
         "is_marked": is_marked,
         "may_rest": may_rest,
-        "is_pulled": taker.is_pulled,
         "keys": list(keys),
-        # The function adds a stride for the next start, too.
-        "due": None if turns is None else [share.due - share.stride for share in turns],
-        "strides": None if turns is None else [share.stride for share in turns],
-        "is_strict": taker.is_strict,
         **finish.params_of(ends),
-        **tuning(taker),
     }
     asked_at = monotonic()
     rows = sql.fetch("take", Row, params)
@@ -222,6 +210,25 @@ def take(
     finish.report_many(ends, taken.ended, report)
     _report_drops(rows, report)
     return taken
+
+
+def _params_of(taker: Taker) -> dict[str, Any]:
+    """Return what the function take is given of who takes."""
+    shares = taker.turns.shares()
+    turns = [shares[queue] for queue in taker.queues] if shares else None
+    return {
+        "worker": taker.worker or (_NO_WORKER if is_eager() else None),
+        "queues": list(taker.queues),
+        "tasks": None if taker.tasks is None else list(taker.tasks),
+        "becomes": taker.becomes.value,
+        "process": taker.process,
+        "is_pulled": taker.is_pulled,
+        # The function adds a stride for the next start, too.
+        "due": None if turns is None else [share.due - share.stride for share in turns],
+        "strides": None if turns is None else [share.stride for share in turns],
+        "is_strict": taker.is_strict,
+        **tuning(taker),
+    }
 
 
 def tuning(taker: Taker) -> dict[str, Any]:
