@@ -59,7 +59,7 @@ def put_back(found: Sequence[Finding]) -> int:
     error = WorkerLost("the audit found that it held no slot")
     gone = [InFlight(call_id=UUID(each.target), ticket=UUID(each.version)) for each in found]
     lose = partial(engine.lose, gone, error, is_crash=False)
-    return attempt.retry_while_unavailable(lose, again=lose, may_pass=sql.is_locked)
+    return attempt.retry_while_unavailable(lose, may_pass=sql.is_locked)
 
 
 def recover_leases(found: Sequence[Finding]) -> int:

@@ -129,7 +129,7 @@ class Attempt:
             return False
         held = InFlight(call_id=self.call_id, ticket=self.ticket, claim=self.claim_id)
         work = partial(ends.requeue, [held], Requeue.UNUSED)
-        return retry_while_unavailable(work, again=work) > 0
+        return retry_while_unavailable(work) > 0
 
     def run_task(self, task: Callable[[], Any]) -> run.Outcome:
         """Run the task, once, and return how it ended."""
@@ -171,9 +171,12 @@ def claim_or_wait(call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID |
 
 
 def retry_while_unavailable(
-    work: Callable[[], T], *, again: Callable[[], T], may_pass: Callable[[BaseException], bool] = sql.is_unavailable
+    work: Callable[[], T],
+    *,
+    again: Callable[[], T] | None = None,
+    may_pass: Callable[[BaseException], bool] = sql.is_unavailable,
 ) -> T:
-    """Do this; where the database is unavailable, do `again` what is left of it, for as long as `patience` lasts.
+    """Do this; where the database is unavailable, do it, or `again` what is left of it, for as long as `patience` lasts.
 
     Where another transaction has locked what it needs, for as long as that goes on.
     may_pass: decides which errors are tried again. Each try has a new connection: the old one may lead to a server that
@@ -196,7 +199,7 @@ def retry_while_unavailable(
             sql.discard_connection()
         sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- so that not all come back at once
         pause = min(2 * pause, _LONGEST_PAUSE_S)
-        work = again
+        work = again or work
 
 
 def _claim_unchecked(first: Callable[[], Claimed | Refused]) -> Claimed | Refused:

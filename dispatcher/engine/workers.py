@@ -8,7 +8,7 @@ from dispatcher.conf import conf
 from dispatcher.ending import InFlight
 from dispatcher.engine import attempt, dispenser, ends, recovery
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import finish, heartbeat, unstarted, wake
+from dispatcher.lifecycle import finish, heartbeat, schedule, wake
 from dispatcher.lifecycle.finish import Requeue
 
 
@@ -23,7 +23,7 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
             sql.change("open_queue", {"name": queue, "delivery": lanes.declared_delivery(queue)})
         engine.dispense_briefly(queues=set(worker.queues).intersection(dispenser.ready_queues()))
     # Calls that came back go on, now that a worker of these queues knows their tasks.
-    if result.knows_more and worker.tasks and unstarted.wake(worker.queues, worker.tasks):
+    if result.knows_more and worker.tasks and schedule.wake_returned(worker.queues, worker.tasks):
         engine.dispense_briefly()
     return direct_queues(worker.queues)
 
@@ -44,7 +44,7 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
         return False
     if not requeued.is_known:
         # A worker that knows the task may have registered before this was committed.
-        unstarted.wake([requeued.queue], [requeued.task])
+        schedule.wake_returned([requeued.queue], [requeued.task])
     engine.dispense_briefly()
     return True
 
