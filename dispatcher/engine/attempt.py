@@ -176,7 +176,7 @@ def retry_while_unavailable(
     again: Callable[[], T] | None = None,
     may_pass: Callable[[BaseException], bool] = sql.is_unavailable,
 ) -> T:
-    """Do this; where the database is unavailable, do it or what is left of it, `again`, for as long as `patience` lasts.
+    """Do this; where the database is unavailable, do `again` what is left of it, by default all, within `patience`.
 
     Where another transaction has locked what it needs, for as long as that goes on.
     may_pass: decides which errors are tried again. Each try has a new connection: the old one may lead to a server that
