@@ -1,14 +1,13 @@
 """The public module: what callers and people do with calls and keys. `CallQueue.objects.send` is the short way in."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 from uuid import UUID
 
 from dispatcher import groups, sql, validate
 from dispatcher import lanes as lanes_of
-from dispatcher.engine import compose, dispenser, fetched, sent
+from dispatcher.engine import compose, dispenser, sent
 from dispatcher.errors import KeyNotFound
 from dispatcher.groups import any_of
 from dispatcher.history import By
@@ -52,9 +51,7 @@ def send(call: Call) -> CallQueue:
 
 def send_many(calls: Sequence[Call]) -> list[CallQueue]:
     """Write calls, all or none, and serve them after the commit. Raises CallInvalid or PolicyInvalid."""
-    written = sent.write(compose.drafts(calls))
-    fetched.report(written)
-    return written
+    return sent.write(compose.drafts(calls))
 
 
 def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
@@ -77,7 +74,8 @@ def limit(name: str, limits: Mapping[str, Any], *, by: By = "") -> int:
     Those wait alone until the limits allow them. by: who does it, for the history, as in each verb that changes a key.
     Raises PolicyInvalid or KeyNotFound.
     """
-    _limited([control.limit(name, limits, by=by)])
+    control.limit(name, limits, by=by)
+    _limited()
     return count_oversized(name, limits)
 
 
@@ -115,14 +113,15 @@ def override(name: str, *, until: datetime, by: By = "", **limits: Any) -> int:
 
     Return how many waiting calls cost more than they ever allow. Raises PolicyInvalid naming the field, or KeyNotFound.
     """
-    _limited([control.override(name, limits, until, by=by)])
+    control.override(name, limits, until, by=by)
+    _limited()
     return count_oversized(name, limits, keeps_others=True)
 
 
 def end_override(name: str, *, by: By = "") -> int:
     """Put a key's own limits in force again; return how many waiting calls cost more than they ever allow."""
     ended = control.end_override(name, by=by)
-    _limited(ended)
+    _limited()
     return count_oversized(name, {}, keeps_others=True) if ended else 0
 
 
@@ -148,9 +147,9 @@ def run_now(calls: Calls) -> list[UUID]:
     return _moved(control.run_now(validate.call_ids(calls)))
 
 
-def _limited(keys: Collection[int]) -> None:
+def _limited() -> None:
     """Serve keys whose limits have changed, after the commit; first let go on what waited alone and fits now."""
-    sql.after_commit(partial(dispenser.serve_limited, keys))
+    sql.after_commit(dispenser.serve_limited)
 
 
 def _moved(moved: Sequence[control.Moved]) -> list[UUID]:

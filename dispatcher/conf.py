@@ -80,8 +80,6 @@ class Conf(Tuning):
     """How often a worker renews the leases of all that it holds."""
     patience: timedelta = timedelta(seconds=60)
     """How long a worker retries to claim a call, or to record its end, while the database is unavailable."""
-    durable_claims: bool = True
-    """A claim waits for the WAL flush, so that no crash of the database loses a start; False skips that wait."""
     poison_after: int = 3
     """After how many attempts in a row that killed their process a call is discarded as poison."""
     publish_after: timedelta = timedelta(seconds=2)

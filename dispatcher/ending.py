@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from django.core.serializers.json import DjangoJSONEncoder
 
 from dispatcher.conf import conf
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.limits.retry import Retry
+from dispatcher.request import Changes
 from dispatcher.states import Reason, State
 
 _LONGEST_MESSAGE = 4_000
@@ -43,10 +45,29 @@ class Ending:
     result: str | None = None
     error: dict[str, Any] | None = None
     wait: timedelta | None = None
-    """Of a retryable call, the time until its next attempt."""
+    """Until the next attempt of a retryable call; of one that waits again, until its provider may be asked again."""
     reason: Reason | None = None
     crashes: int | None = None
     """How many attempts in a row have ended their process; None leaves the count as it is."""
+    key: str | None = None
+    """Of a call that waits again, the key that its provider stops; None: those that it spends."""
+    changes: Changes | None = None
+    """What the next attempt is made with."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a trip records it, together with others: it neither stops keys nor changes the call."""
+        return self.state is not State.AVAILABLE and self.changes is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InFlight:
+    """A call in flight, by its ticket."""
+
+    call_id: UUID
+    ticket: UUID
+    claim: UUID | None = None
+    """The claim of the attempt that is meant; None: any, or it has not started."""
 
 
 def completed(result: Any) -> Ending:
@@ -79,6 +100,11 @@ def failed(
         return Ending(state=State.DISCARDED, reason=Reason.FAILED, error=kept, crashes=crashes)
     pause = retry.delay(attempt, _random) if wait is None else min(wait, LONGEST_PERIOD)
     return Ending(state=State.RETRYABLE, wait=pause, error=kept, crashes=crashes)
+
+
+def stopped(wait: timedelta, key: str | None) -> Ending:
+    """Return the ending of an attempt that spends nothing but time: the provider said stop."""
+    return Ending(state=State.AVAILABLE, wait=wait, key=key)
 
 
 def terminated(error: BaseException, *, attempt: int) -> Ending:

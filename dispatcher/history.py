@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Q
-
 from dispatcher import sql
 from dispatcher.limits.durations import format_duration
 from dispatcher.models import KeyChange, RateLimitKey
@@ -40,12 +38,12 @@ def actor(by: By) -> Actor:
 
 
 @contextmanager
-def recorded(verb: str, by: By, *, names: Collection[str] = (), keys: Collection[int] = ()) -> Iterator[None]:
+def recorded(verb: str, by: By, *, names: Collection[str]) -> Iterator[None]:
     """Record what the block changes of these keys: both or neither. `before` is how they stood when it began."""
     with sql.atomic():
-        before = _states(names, keys)
+        before = _states(names)
         yield
-        after = _states(names, keys)
+        after = _states(names)
         who = actor(by)
         changes = [
             KeyChange(
@@ -63,10 +61,9 @@ def recorded(verb: str, by: By, *, names: Collection[str] = (), keys: Collection
         KeyChange.objects.bulk_create(changes)
 
 
-def _states(names: Collection[str], keys: Collection[int]) -> dict[str, dict[str, Any]]:
+def _states(names: Collection[str]) -> dict[str, dict[str, Any]]:
     """Return how keys stand, by their names."""
-    named = RateLimitKey.objects.filter(Q(name__in=names) | Q(id__in=keys))
-    rows = named.values("name", *_FIELDS)
+    rows = RateLimitKey.objects.filter(name__in=names).values("name", *_FIELDS)
     return {row["name"]: {field: _as_json(row[field]) for field in _FIELDS} for row in rows}
 
 

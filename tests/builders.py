@@ -13,6 +13,7 @@ from django.db import connection
 
 from dispatcher import ending
 from dispatcher.conf import conf
+from dispatcher.ending import InFlight
 from dispatcher.engine import ends
 from dispatcher.lifecycle import claim, heartbeat, place, send
 from dispatcher.lifecycle.finish import Ended
@@ -111,6 +112,11 @@ def ticket_of(call: CallQueue) -> UUID:
     """Return the ticket of a call in flight."""
     assert call.ticket is not None
     return call.ticket
+
+
+def held(call: CallQueue) -> InFlight:
+    """Return a call in flight as its ticket names it now."""
+    return InFlight(call_id=call.id, ticket=ticket_of(seen(call)))
 
 
 def slots_of(call: CallQueue) -> dict[int | None, int]:

@@ -14,7 +14,6 @@ from bench.scale.systems import System
 from bench.scale.tasks import nothing
 from dispatcher import api, engine
 from dispatcher.conf import conf
-from dispatcher.engine.ticker import Ticker
 from dispatcher.lifecycle import schedule
 from dispatcher.lifecycle.take import Taker, take
 from dispatcher.models import CallQueue
@@ -220,4 +219,4 @@ def _in_vain(batch: Callable[[], int]) -> None:
 
 def _whole_tick(system: System) -> None:
     del system
-    engine.tick(ticker=Ticker())
+    engine.tick()

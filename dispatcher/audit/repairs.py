@@ -13,8 +13,8 @@ from uuid import UUID
 
 from dispatcher import engine, sql
 from dispatcher.conf import Conf, conf
-from dispatcher.engine import attempt, lost, sent
-from dispatcher.engine.lost import Lost
+from dispatcher.ending import InFlight
+from dispatcher.engine import attempt, sent
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import oversized, recover, schedule, wake
 
@@ -57,9 +57,9 @@ def free_orphans(found: Sequence[Finding]) -> int:
 def put_back(found: Sequence[Finding]) -> int:
     """Put back calls in flight that hold no slots, as lost calls: a call that had started has spent its attempt."""
     error = WorkerLost("the audit found that it held no slot")
-    gone = [Lost(call_id=UUID(each.target), ticket=UUID(each.version)) for each in found]
-    lose = partial(lost.lose, gone, error, is_crash=False)
-    return attempt.retry_while_unavailable(lose, again=lose, may_pass=sql.is_locked)
+    gone = [InFlight(call_id=UUID(each.target), ticket=UUID(each.version)) for each in found]
+    lose = partial(engine.lose, gone, error, is_crash=False)
+    return attempt.retry_while_unavailable(lose, may_pass=sql.is_locked)
 
 
 def recover_leases(found: Sequence[Finding]) -> int:
@@ -68,9 +68,7 @@ def recover_leases(found: Sequence[Finding]) -> int:
     silent = WorkerLost("its worker fell silent for longer than a lease")
     now = sql.now()
     with sql.atomic():
-        left = recover.expired(now=now - overdue(conf()))
-        gone = [Lost(call_id=call.call_id, ticket=call.ticket) for call in left]
-        return lost.lose(gone, silent, is_crash=True)
+        return engine.lose(recover.expired(now=now - overdue(conf())), silent, is_crash=True)
 
 
 def wake_lanes(found: Sequence[Finding]) -> int:
@@ -99,10 +97,11 @@ def place(found: Sequence[Finding]) -> int:
 
 def release_oversized(found: Sequence[Finding]) -> int:
     """Return oversized calls to their lanes where the limits in force allow their cost."""
-    released = oversized.release(_ids(found))
-    if released.calls:
+    del found
+    released = oversized.release()
+    if released:
         _go_on()
-    return released.calls
+    return released
 
 
 def wake_due(found: Sequence[Finding]) -> int:

@@ -25,6 +25,7 @@ from django.db import close_old_connections
 
 from dispatcher import api, engine
 from dispatcher.celery import heartbeat, retries, revoke
+from dispatcher.ending import InFlight
 from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped
@@ -95,12 +96,12 @@ class DispatchedRequest(Request):
         if self.ticket is None:
             return
         is_crash = isinstance(error, WorkerLostError)
-        call_id, ticket = UUID(self.id), self.ticket
+        gone = InFlight(call_id=UUID(self.id), ticket=self.ticket, claim=self.claim_id)
 
         def lose() -> None:
-            engine.lose(call_id, ticket, error, is_crash=is_crash, claim_id=self.claim_id)
+            engine.lose([gone], error, is_crash=is_crash)
             if isinstance(error, Terminated):
-                revoke.cancel_if_revoked(call_id)
+                revoke.cancel_if_revoked(gone.call_id)
 
         heartbeat.in_background(f"end the attempt of call {self.id}, which keeps its slots until its lease ends", lose)
 

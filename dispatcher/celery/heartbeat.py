@@ -221,7 +221,7 @@ def _do_or_put_off(work: Callable[[], object], put_off: Callable[[], object]) ->
         return sql.is_unavailable(fault) and not sql.is_locked(fault)
 
     try:
-        attempt.retry_while_unavailable(work, again=work, may_pass=may_pass)
+        attempt.retry_while_unavailable(work, may_pass=may_pass)
     except sql.DATABASE_ERRORS as fault:
         if not sql.is_locked(fault):
             raise

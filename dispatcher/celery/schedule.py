@@ -53,7 +53,7 @@ def schedule(using: str) -> None:
     """Make beat's entries for the dispenser's tasks where they are missing.
 
     They never expire: Celery would write the time of it by beat's clock, and a dispenser whose own is ahead would drop
-    them all. A pile of old ones does no harm (see dispatcher.engine.ticker).
+    them all. A pile of old ones does no harm: a worker runs one for all that have come.
     """
     from django_celery_beat.models import CrontabSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
 

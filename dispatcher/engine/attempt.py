@@ -1,59 +1,95 @@
-"""One attempt of a call: claimed in time, finished as it ended, or put back.
+"""One attempt of a call: started in time, run, and ended; with a claim and the record of its end, or those of a trip.
 
-The parts of `engine.execute`, each composed of steps in `lifecycle`.
+Each is composed of steps in `lifecycle`.
 """
 
 import logging
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
 from typing import Any, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid4
 from weakref import WeakSet
 
 from billiard.exceptions import SoftTimeLimitExceeded
-from django.db import OperationalError
 
-from dispatcher import ending, lanes, sql
+from dispatcher import lanes, sql
 from dispatcher.conf import conf
-from dispatcher.ending import Ending
-from dispatcher.engine import blocks, dispenser, ends
-from dispatcher.history import By
-from dispatcher.lifecycle import claim, control, finish, run
+from dispatcher.ending import Ending, InFlight
+from dispatcher.engine import ends
+from dispatcher.engine.stop import stop
+from dispatcher.lifecycle import claim, finish, run
+from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.lifecycle.finish import Ended, Requeue
-from dispatcher.limits.policy import LONGEST_PERIOD
-from dispatcher.models import CallQueue, Lane, RateLimitKey, Slot
+from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Changes
 from dispatcher.sql import faults
-from dispatcher.states import TERMINAL, OnLimit, State
+from dispatcher.states import OnLimit, State
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 _attempts: "WeakSet[Attempt]" = WeakSet()
-"""What this very process runs, and has not recorded: with greenlets and threads that is the worker's own process."""
+"""What this very process runs: with greenlets and threads that is the worker's own process."""
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 3.0
 
 
+def execute(
+    call_id: UUID, ticket: UUID, task: Callable[[], Any], *, worker: UUID | None = None, claim_id: UUID | None = None
+) -> run.Outcome | Refused | None:
+    """Claim, run, and record the end, with which the next calls go; return how the attempt ended.
+
+    worker: who claims. claim_id: the claim's own; a new one by default. Where the database is unavailable, claim and
+    end are tried again for the setting's patience; an end after every error but one of its own data.
+    Refused: nothing was run. None: it ran, but its ticket was replaced meanwhile, and the outcome was dropped.
+    """
+    this = Attempt(call_id, ticket, claim_id=claim_id or uuid4(), worker=worker)
+    return this.to_its_end(partial(_execute, this, task))
+
+
+def _execute(this: "Attempt", task: Callable[[], Any]) -> run.Outcome | Refused | None:
+    claimed = this.claim_call()
+    if isinstance(claimed, Refused):
+        this.refuse(claimed)
+        return claimed
+    outcome = this.run_task(task)
+    ended = this.record(outcome, claimed)
+    return None if ended is None else run.settled(outcome, ended)
+
+
+def is_held(call_id: UUID, ticket: UUID) -> bool:
+    """Return whether this ticket still holds its call."""
+    return CallQueue.objects.filter(id=call_id, ticket=ticket).exists()
+
+
+def running() -> frozenset[UUID]:
+    """Return the claims whose attempts this process is running; those in processes of a pool are not among them."""
+    return frozenset(each.claim_id for each in _attempts.copy())
+
+
 class Attempt:
-    """One attempt of a call in its worker: claimed, run and finished, each once, whatever interrupts it.
+    """One attempt of a call in its worker: started, run and ended, each once, whatever interrupts it.
 
     A soft time limit is raised by a signal's handler: at any line, and once. What was done until then is kept here, so
     that the same steps can be taken again, and go on where they were interrupted.
     """
 
-    def __init__(self, call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None) -> None:
-        """Name the call, and the claim by which this attempt is known; nothing is done yet."""
+    def __init__(
+        self, call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None, start: Claimed | None = None
+    ) -> None:
+        """Name the call, and the claim by which this attempt is known; nothing is done yet.
+
+        start: its start, where a trip has given it; otherwise the call is claimed.
+        """
         self.call_id, self.ticket, self.claim_id, self.worker = call_id, ticket, claim_id, worker
         self.interruption: SoftTimeLimitExceeded | None = None
         """The soft time limit that has interrupted the steps, if one has."""
-        self._claimed: claim.Claimed | claim.Refused | None = None
+        self._start = start
+        self._claimed: Claimed | Refused | None = None
         self._has_begun = False
         self._results: list[Any] = []
         self._outcomes: list[run.Outcome] = []
@@ -63,31 +99,37 @@ class Attempt:
     def to_its_end(self, steps: Callable[[], T]) -> T:
         """Take the steps; if a soft time limit interrupts them, take what is left of them again."""
         try:
-            _attempts.add(self)
+            try:
+                _attempts.add(self)
+                return steps()
+            except SoftTimeLimitExceeded as limit:
+                self.interruption = limit
             return steps()
-        except SoftTimeLimitExceeded as limit:
-            self.interruption = limit
-        return steps()
+        finally:
+            _attempts.discard(self)
 
-    @property
-    def is_recorded(self) -> bool:
-        """Whether the end of the attempt is in the database."""
-        return bool(self._recorded)
+    def make(self, task: Callable[[], Any]) -> run.Outcome | Refused:
+        """Claim the call, and run the task, once; return how it ended, or why it did not begin."""
+        claimed = self.claim_call()
+        return claimed if isinstance(claimed, Refused) else self.run_task(task)
 
-    def claim_call(self) -> claim.Claimed | claim.Refused:
+    def claim_call(self) -> Claimed | Refused:
         """Claim the call; where the time was up before the task began, the claim counts as refused."""
         if self.interruption is not None and not self._has_begun:
-            return self._claimed if isinstance(self._claimed, claim.Refused) else claim.Refused.INTERRUPTED
+            return self._claimed if isinstance(self._claimed, Refused) else Refused.INTERRUPTED
         if self._claimed is None:
-            self._claimed = claim_in_time(self.call_id, self.ticket, claim_id=self.claim_id, worker=self.worker)
+            start = self._start or claim_or_wait(self.call_id, self.ticket, claim_id=self.claim_id, worker=self.worker)
+            is_missed = isinstance(start, Claimed) and not claim.is_in_time(start)
+            self._claimed = Refused.MISSED if is_missed else start
         return self._claimed
 
-    def refuse(self, refused: claim.Refused) -> bool:
+    def refuse(self, refused: Refused) -> bool:
         """Let a call that is not run wait again; what became of it meanwhile, its lane's next trip settles."""
-        if refused is claim.Refused.STALE:
+        if refused is Refused.STALE:
             return False
-        work = partial(put_back, self.call_id, self.ticket, claim_id=self.claim_id)
-        return retry_while_unavailable(work, again=work)
+        held = InFlight(call_id=self.call_id, ticket=self.ticket, claim=self.claim_id)
+        work = partial(ends.requeue, [held], Requeue.UNUSED)
+        return retry_while_unavailable(work) > 0
 
     def run_task(self, task: Callable[[], Any]) -> run.Outcome:
         """Run the task, once, and return how it ended."""
@@ -103,13 +145,13 @@ class Attempt:
         limit = self.interruption or SoftTimeLimitExceeded()
         return run.raised(limit.__context__ or limit)
 
-    def record(self, outcome: run.Outcome, claimed: claim.Claimed) -> Ending | None:
+    def record(self, outcome: run.Outcome, claimed: Claimed) -> Ending | None:
         """Record the outcome, once, and let the next calls go; None if the call is another attempt's by now."""
         if self._ending is None:
-            self._ending = ending_of(outcome, claimed)
+            self._ending = run.ending_of(outcome, attempt=claimed.attempt, policy=claimed.retry)
         ended = Ended(call_id=self.call_id, ticket=self.ticket, claim_id=self.claim_id, ending=self._ending)
         if not self._recorded:
-            once = partial(finish_as, ended, outcome, queue=claimed.queue)
+            once = partial(record, ended, queue=claimed.queue)
 
             def again() -> bool:
                 # The first try may have been committed, and only its answer was lost.
@@ -122,38 +164,19 @@ class Attempt:
         return ended.ending if self._recorded[0] else None
 
 
-_direct: set[UUID] = set()
-"""The claims of loops whose tasks this very process runs."""
-
-
-@contextmanager
-def run_here(claim_id: UUID) -> Iterator[None]:
-    """Know that this process runs the task of a claim that a loop has made."""
-    _direct.add(claim_id)
-    try:
-        yield
-    finally:
-        _direct.discard(claim_id)
-
-
-def running() -> frozenset[UUID]:
-    """Return the claims whose attempts this process is running; those in processes of a pool are not among them."""
-    return frozenset(each.claim_id for each in _attempts.copy() if not each.is_recorded) | _direct
-
-
-def claim_in_time(
-    call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None
-) -> claim.Claimed | claim.Refused:
-    """Claim a call under this id and wait for its start; where that is missed, the call must wait again."""
+def claim_or_wait(call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None) -> Claimed | Refused:
+    """Claim a call under this id; where the database is unavailable, for as long as `patience` lasts."""
     first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker)
-    claimed = retry_while_unavailable(partial(_claim_unchecked, first), again=first)
-    return claim.Refused.MISSED if isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed) else claimed
+    return retry_while_unavailable(partial(_claim_unchecked, first), again=first)
 
 
 def retry_while_unavailable(
-    work: Callable[[], T], *, again: Callable[[], T], may_pass: Callable[[BaseException], bool] = sql.is_unavailable
+    work: Callable[[], T],
+    *,
+    again: Callable[[], T] | None = None,
+    may_pass: Callable[[BaseException], bool] = sql.is_unavailable,
 ) -> T:
-    """Do this; where the database is unavailable, do `again` what is left of it, for as long as `patience` lasts.
+    """Do this; where the database is unavailable, do `again` what is left of it, by default all, within `patience`.
 
     Where another transaction has locked what it needs, for as long as that goes on.
     may_pass: decides which errors are tried again. Each try has a new connection: the old one may lead to a server that
@@ -176,10 +199,10 @@ def retry_while_unavailable(
             sql.discard_connection()
         sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- so that not all come back at once
         pause = min(2 * pause, _LONGEST_PAUSE_S)
-        work = again
+        work = again or work
 
 
-def _claim_unchecked(first: Callable[[], claim.Claimed | claim.Refused]) -> claim.Claimed | claim.Refused:
+def _claim_unchecked(first: Callable[[], Claimed | Refused]) -> Claimed | Refused:
     """Claim; on a connection that was kept, that is its check, too: a broken one is replaced."""
     if not sql.skip_check():
         return first()
@@ -192,35 +215,16 @@ def _claim_unchecked(first: Callable[[], claim.Claimed | claim.Refused]) -> clai
     return first()
 
 
-def ending_of(outcome: run.Outcome, claimed: claim.Claimed) -> Ending:
-    """Return the ending of a run; of one that its provider stopped, that its call waits again."""
-    match outcome:
-        case run.Returned():
-            return ending.completed(outcome.result)
-        case run.Ignored():
-            return ending.completed(None)
-        case run.Stopped():
-            return Ending(state=State.AVAILABLE, wait=outcome.wait)
-        case run.Failed():
-            return ending.failed(
-                outcome.error,
-                attempt=claimed.attempt,
-                policy=claimed.retry,
-                wait=outcome.wait,
-                may_retry=outcome.may_retry,
-            )
-
-
-def finish_as(ended: Ended, outcome: run.Outcome, *, queue: str | None = None) -> bool:
-    """Record the outcome of a run; return whether its ticket still held the call."""
-    if isinstance(outcome, run.Stopped):
-        return stop(ended.call_id, ended.ticket, outcome, claim_id=ended.claim_id)
-    if isinstance(outcome, run.Failed) and outcome.changes is not None:
-        return fail_and_change(ended, outcome.changes, queue=queue)
+def record(ended: Ended, *, queue: str | None = None) -> bool:
+    """Record how an attempt ended; return whether its ticket still held the call."""
+    if ended.ending.state is State.AVAILABLE:
+        return stop(ended)
+    if ended.ending.changes is not None:
+        return _fail_and_change(ended, ended.ending.changes, queue=queue)
     return ends.record_one(ended, queue=queue)
 
 
-def fail_and_change(ended: Ended, changes: Changes, *, queue: str | None = None) -> bool:
+def _fail_and_change(ended: Ended, changes: Changes, *, queue: str | None) -> bool:
     """Record a failure and what the next attempt is made with: both or neither; an ended call keeps what it had."""
     if changes.is_move:
         _open_lane(ended.call_id, changes)
@@ -245,113 +249,3 @@ def _open_lane(call_id: UUID, changes: Changes) -> None:
             names=tuple(sorted(names)),
         )
         lanes.open_lanes({kind: 0}, lanes.missing_keys([kind], {}))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Spent:
-    """The keys that a call in flight spends, but not its groups."""
-
-    names: dict[int, str]
-    chosen: frozenset[str]
-    """The names of those that were chosen of groups."""
-
-    def stopped(self, named: str | None) -> dict[int, str]:
-        """Return the keys that a provider stops: the named one; else those that were chosen, or all if none was.
-
-        The provider refuses the account or address that the call used; the others of the group go on.
-        """
-        wanted = {named} if named is not None else self.chosen
-        return {key: name for key, name in self.names.items() if not wanted or name in wanted}
-
-
-def _spent_by(call_id: UUID) -> _Spent:
-    held = Slot.objects.filter(call=call_id, key__isnull=False, key__is_group=False)
-    rows = list(held.values_list("key_id", "key__name", "call__chosen_keys"))
-    chosen = {name for _, _, keys in rows for name in (keys or {}).values()}
-    return _Spent(names={key: name for key, name, _ in rows}, chosen=frozenset(chosen))
-
-
-def stop(
-    call_id: UUID, ticket: UUID, outcome: run.Stopped, *, claim_id: UUID | None = None, by: By | None = None
-) -> bool:
-    """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
-
-    For 366 days at the most. Where a key stays locked, the call waits by itself, and a thread blocks the keys when it
-    can. Return whether the ticket still held the call. claim_id: the only claim whose attempt this may end; any,
-    without one. by: who reports it, for the history.
-    """
-    requeue = partial(finish.requeue, call_id, ticket, Requeue.STOPPED, claim_id=claim_id)
-    pause = min(outcome.wait, LONGEST_PERIOD)
-    try:
-        with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-            spent = _spent_by(call_id)
-            named = _key_to_block(outcome.key, spent)
-            stopped = [*spent.stopped(named)]
-            # A call that spends no key that could hold it back waits by itself.
-            requeued = requeue(wait=None if stopped else pause)
-            if requeued is not None:
-                control.block(pause, keys=stopped, names=[named] if named else [], by=by)
-    except OperationalError as fault:
-        if sql.in_transaction() or not sql.is_locked(fault):
-            raise
-        requeued = _stop_later(call_id, requeue, pause, outcome.key, by=by)
-    if requeued is not None:
-        sql.after_commit(dispenser.dispense_briefly)
-    return requeued is not None
-
-
-def _key_to_block(named: str | None, spent: _Spent) -> str | None:
-    """Return the key that a task names; None for those of the call: also where the named one does not exist."""
-    if named is None or named in spent.names.values() or RateLimitKey.objects.filter(name=named).exists():
-        return named
-    logger.warning(
-        "RateLimited names the key %r, which does not exist; the call's own keys are blocked instead: %s",
-        named,
-        ", ".join(sorted(spent.stopped(None).values())) or "it has none",
-    )
-    return None
-
-
-def _stop_later(
-    call_id: UUID,
-    requeue: Callable[..., finish.Requeued | None],
-    pause: timedelta,
-    named: str | None,
-    *,
-    by: By | None,
-) -> finish.Requeued | None:
-    """Let the call wait by itself, and leave the block of the named key, or else of all of its keys, to a thread."""
-    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-        spent = _spent_by(call_id)
-        key = _key_to_block(named, spent)
-        names = {key} if key else set(spent.stopped(None).values())
-        requeued = requeue(wait=pause)
-    if requeued is not None and names:
-        logger.warning(
-            "call %s must stop for %s, but a transaction keeps a key locked; to be blocked when it ends: %s",
-            call_id,
-            pause,
-            ", ".join(sorted(names)),
-        )
-        blocks.write_later(names, pause, by=by)
-    return requeued
-
-
-def put_back(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, reason: Requeue = Requeue.UNUSED) -> bool:
-    """Let a call in flight wait again without an end of its own, and let others go with its room.
-
-    Return whether the ticket still held it. claim_id: the only claim of an active call that gives it back; any, without
-    one.
-    """
-    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-        requeued = finish.requeue(call_id, ticket, reason, claim_id=claim_id)
-    if requeued is not None:
-        sql.after_commit(dispenser.dispense_briefly)
-    return requeued is not None
-
-
-def settle(outcome: run.Outcome, ended: Ending) -> run.Outcome:
-    """Return the outcome with the wait that was recorded, so that Celery reports the same."""
-    if isinstance(outcome, run.Failed):
-        return run.Failed(error=outcome.error, wait=ended.wait, may_retry=ended.state not in TERMINAL)
-    return outcome

@@ -1,19 +1,16 @@
-"""What a process does with the calls of direct queues: take them, end them, put them off, give them back."""
+"""What a process does with the calls of direct queues: take them, end them, give them back."""
 
 from collections.abc import Callable, Collection, Sequence
-from datetime import timedelta
 from time import monotonic
 from typing import TypeAlias
 from uuid import UUID
 
 from dispatcher import ending, sql
-from dispatcher.ending import Ending
-from dispatcher.engine import attempt, dispenser
-from dispatcher.errors import RateLimited
-from dispatcher.lifecycle import claim, finish, heartbeat, run, take, wake
+from dispatcher.ending import InFlight
+from dispatcher.engine import dispenser, ends
+from dispatcher.lifecycle import claim, heartbeat, take, wake
 from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.take import Start, Taken, Taker
-from dispatcher.request import Changes
 
 Handle: TypeAlias = tuple[UUID, UUID]
 """The call of a start, and its ticket, which is its claim, too."""
@@ -21,7 +18,7 @@ Handle: TypeAlias = tuple[UUID, UUID]
 
 def step(
     taker: Taker,
-    ends: Sequence[Ended] = (),
+    ended: Sequence[Ended] = (),
     *,
     room: int,
     is_marked: bool = False,
@@ -41,7 +38,7 @@ def step(
 
     taken = take.take(
         taker,
-        ends,
+        ended,
         room=room,
         publish=dispenser.PUBLISH,
         is_marked=is_marked,
@@ -73,26 +70,9 @@ def record_apart(start: Start, ended: Ended) -> bool:
         return bool(step(Taker(), [start.ended(failed)], room=0).locked)
 
 
-def put_off(start: Start, wait: timedelta, key: str | None) -> None:
-    """Let a call wait again whose provider asked to stop, and block its keys, or the named one; serve what it opens."""
-    stopped = run.Stopped(error=RateLimited(wait), wait=wait, key=key)
-    attempt.stop(start.call.id, start.call.ticket, stopped, claim_id=start.call.ticket)
-
-
-def change(start: Start, ended: Ending, changes: Changes) -> None:
-    """Record a failed attempt, and what the next one is made with; serve what it opens."""
-    attempt.fail_and_change(start.ended(ended), changes)
-
-
 def give_back(starts: Collection[Handle]) -> None:
     """Let calls that were started, and never ran, wait again; no attempt is spent."""
-    if not starts:
-        return
-    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-        # In order of their ids, as all lock calls.
-        found = [finish.requeue(call, ticket, Requeue.UNUSED, claim_id=ticket) for call, ticket in sorted(starts)]
-    if any(each is not None for each in found):
-        dispenser.dispense_briefly()
+    ends.requeue([InFlight(call_id=call, ticket=ticket, claim=ticket) for call, ticket in starts], Requeue.UNUSED)
 
 
 def started(worker: UUID) -> list[Handle]:

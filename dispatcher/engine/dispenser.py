@@ -60,14 +60,14 @@ def dispense(
     return dispatched
 
 
-def dispense_briefly(*, queues: Collection[str] = (), keys: Collection[int] = ()) -> int:
+def dispense_briefly(*, queues: Collection[str] = ()) -> int:
     """Dispense in a few trips of a few calls, as who has something else to do; the rest is left to the next tick.
 
     Where tasks run in the sender's own process, nothing is left: no dispenser is needed there.
     """
     if is_eager():
-        return dispense(keys=keys)
-    return dispense(queues=queues, keys=keys, most=BRIEF, trips=_BRIEF_TRIPS)
+        return dispense()
+    return dispense(queues=queues, most=BRIEF, trips=_BRIEF_TRIPS)
 
 
 def serve(taken: Taken, *, comes_again: bool = True) -> None:
@@ -80,9 +80,9 @@ def serve(taken: Taken, *, comes_again: bool = True) -> None:
         dispense_briefly(queues=taken.publish)
 
 
-def serve_limited(keys: Collection[int]) -> None:
+def serve_limited() -> None:
     """Serve keys whose limits have changed, and first let go on what waited alone and fits now."""
-    oversized.release(keys)
+    oversized.release()
     dispense_briefly()
 
 

@@ -1,6 +1,6 @@
 """Ends: record how attempts ended, and let the next calls go with the room that they give back, in the same trip."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
@@ -10,9 +10,10 @@ from django.db import OperationalError
 from psycopg.errors import LockNotAvailable
 
 from dispatcher import ending, sql
+from dispatcher.ending import InFlight
 from dispatcher.engine import dispenser
-from dispatcher.lifecycle import claim, take
-from dispatcher.lifecycle.finish import Ended
+from dispatcher.lifecycle import claim, finish, take
+from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.take import Taker
 from dispatcher.states import State
 
@@ -43,6 +44,22 @@ def record(ends: Sequence[Ended], *, queue: str | None = None, patience: timedel
             sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
     return recorded
+
+
+def requeue(calls: Iterable[InFlight], reason: Requeue) -> int:
+    """Let calls in flight wait again without an end of their own; return how many did.
+
+    What has room by that goes on after the commit. See finish.requeue.
+    """
+    # In order of their ids, as all lock calls.
+    if not (ordered := sorted(calls, key=lambda each: each.call_id)):
+        return 0
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        found = [finish.requeue(each.call_id, each.ticket, reason, claim_id=each.claim) for each in ordered]
+        count = len([each for each in found if each is not None])
+        if count:
+            sql.after_commit(dispenser.dispense_briefly)
+    return count
 
 
 def record_one(ended: Ended, *, queue: str | None = None, patience: timedelta | None = None) -> bool:

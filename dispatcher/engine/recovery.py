@@ -1,15 +1,18 @@
 """Put back the calls of processes that are gone, and free what they held."""
 
 import logging
+from collections.abc import Iterable
 from datetime import datetime
-from uuid import UUID
 
-from dispatcher.engine import lost
-from dispatcher.engine.dispenser import dispense
-from dispatcher.engine.lost import Lost
+from dispatcher import ending, sql
+from dispatcher.ending import InFlight
+from dispatcher.engine import dispenser, ends
+from dispatcher.errors import WorkerLost
 from dispatcher.extension import registered
-from dispatcher.lifecycle import publish, retention
+from dispatcher.lifecycle import finish, heartbeat, publish, retention
 from dispatcher.lifecycle import recover as recovery
+from dispatcher.lifecycle.finish import Ended, Requeue
+from dispatcher.models import CallQueue
 
 logger = logging.getLogger(__name__)
 
@@ -39,29 +42,55 @@ def recover(*, now: datetime | None = None) -> int:
         logger.warning("slots freed, as their calls were deleted or are not in flight: %d", freed.slots)
     put_back = reclaimed = 0
     if (until := now or recovery.judged_until()) is not None:
-        put_back = lost.lose_expired(until=until, now=now)
+        put_back = lose_expired(until=until, now=now)
         reclaimed = registered().reclaim(now=now, until=until)
         publish.publish(publish.to_repeat(now=now, until=until), now=now)
     if put_back:
         logger.warning("calls put back, as their leases had run out or no worker serves them: %d", put_back)
     if freed.slots or put_back or reclaimed:
-        dispense()
+        dispenser.dispense()
     return put_back
 
 
-def lose(
-    call_id: UUID,
-    ticket: UUID,
-    error: BaseException,
-    *,
-    is_crash: bool,
-    claim_id: UUID | None = None,
-    now: datetime | None = None,
-) -> bool:
-    """End an attempt whose process is known to be gone; return whether the ticket still held the call.
+def lose(lost: Iterable[InFlight], error: BaseException, *, is_crash: bool, now: datetime | None = None) -> int:
+    """Put back calls whose process is gone, as a failed attempt if it had started; return how many.
 
-    is_crash: the process broke down, and was not ended on purpose. claim_id: the claim of that process; an attempt of
-    another claim goes on.
+    Of a call with a claim only that attempt is lost. is_crash: the process broke down, and was not ended on purpose, so
+    that the call may be poison. What has room by that goes on after the commit.
     """
-    gone = Lost(call_id=call_id, ticket=ticket, claim_id=claim_id)
-    return lost.lose([gone], error, is_crash=is_crash, now=now) > 0
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        # In order of id, as all lock calls.
+        ordered = sorted(lost, key=lambda each: each.call_id)
+        started = [each for each in ordered if not _requeue(each, now=now)]
+        failed = [_failed(each, error, is_crash=is_crash) for each in started]
+        recorded = ends.record([each for each in failed if each is not None])
+        if len(started) < len(ordered):
+            sql.after_commit(dispenser.dispense_briefly)
+    return len(ordered) - len(started) + len(recorded)
+
+
+def _requeue(lost: InFlight, *, now: datetime | None) -> bool:
+    return finish.requeue(lost.call_id, lost.ticket, Requeue.LOST, claim_id=lost.claim, now=now) is not None
+
+
+def _failed(lost: InFlight, error: BaseException, *, is_crash: bool) -> Ended | None:
+    calls = CallQueue.objects.filter(id=lost.call_id, ticket=lost.ticket)
+    row = calls.values("attempt", "retry", "crashes", "is_revoked").first()
+    if row is None:
+        return None
+    if row["is_revoked"] and not is_crash:
+        ended = ending.terminated(error, attempt=row["attempt"])
+    else:
+        crashes = row["crashes"] + 1 if is_crash else None
+        ended = ending.failed(error, attempt=row["attempt"], policy=row["retry"], crashes=crashes)
+    return Ended(call_id=lost.call_id, ticket=lost.ticket, claim_id=lost.claim, ending=ended)
+
+
+def lose_expired(*, until: datetime, now: datetime | None = None) -> int:
+    """Put back the calls whose leases were over by a time, or whose workers are gone; return how many."""
+    for worker in heartbeat.lose_silent(now=until):
+        logger.warning("worker %s fell silent, and counts as lost", worker)
+    silent = WorkerLost("its worker fell silent for longer than a lease")
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        count = lose(recovery.expired(now=until), silent, is_crash=True, now=now)
+        return count + ends.requeue(recovery.unserved(now=until), Requeue.UNDELIVERED)

@@ -4,37 +4,18 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
 from uuid import UUID
 
 from dispatcher import lanes, sql
 from dispatcher.engine import dispenser
 from dispatcher.lifecycle import place as placing
 from dispatcher.lifecycle import send, wake
+from dispatcher.lifecycle.control import Moved
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 
 _SENT = "dispatcher_sent"
 """The attribute of a connection that holds what its transaction has sent."""
-
-
-class Waiting(Protocol):
-    """A call that waits for its limits, or that has no lane yet."""
-
-    @property
-    def id(self) -> UUID:
-        """Its id."""
-        ...
-
-    @property
-    def lane_id(self) -> int | None:
-        """Its lane."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """Its state: another than `available` waits for its time, or for a person."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +36,7 @@ def write(drafts: Sequence[send.Draft]) -> list[CallQueue]:
     return sent.calls
 
 
-def after_commit(calls: Iterable[Waiting]) -> None:
+def after_commit(calls: Iterable[CallQueue | Moved]) -> None:
     """Serve calls after the commit, together with the others of the transaction, once; not those that have to wait."""
     added = [call for call in calls if call.lane_id is None or call.state == State.AVAILABLE]
     if not added:

@@ -3,13 +3,12 @@
 import logging
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from time import monotonic
+from time import monotonic, sleep
 
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.engine import sent
 from dispatcher.engine.dispenser import dispense
-from dispatcher.engine.ticker import Ticker
 from dispatcher.extension import registered
 from dispatcher.lifecycle import oversized, place, publish, retention, schedule, wake
 from dispatcher.lifecycle import recover as recovery
@@ -17,14 +16,10 @@ from dispatcher.lifecycle.retention import unused
 
 logger = logging.getLogger(__name__)
 
-_SWEEP_S = 0.2
-"""How long a sweep lets calls go on that waited alone, before it leaves the others to the next one."""
 _LOCK_WAIT = timedelta(milliseconds=5)
 """How long a tick waits for another transaction that has made a key or lane; the next one tries again."""
 _ROUNDS = 1_000
 """How many times one look of a tick reads notes at the most, a hundred or more each time."""
-_ticker = Ticker()
-"""This process's ticks."""
 
 
 class _Sweep:
@@ -33,7 +28,6 @@ class _Sweep:
     lane = 0
     key = 0
     position = place.FIRST
-    oversized = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,25 +38,19 @@ class _Look:
     stranded: sql.Asked[recovery.Stranded] | None
 
 
-def tick(*, now: datetime | None = None, ticker: Ticker = _ticker) -> int:
+def tick(*, now: datetime | None = None) -> int:
     """Serve what time has brought, and what it brings within the tick; return how many calls were dispatched.
 
-    A process does so once at a time: a tick that comes meanwhile returns 0, and the one that serves goes on for it.
-    Any number of processes may. Without a backlog that time opens, it returns at once.
+    Any number of processes may. Where nothing falls due within the tick, it returns at once.
     """
     if now is not None:
         return _serve(_look(now=now), now=now)
     settings = conf()
-    if not ticker.begin(settings.tick):
-        return 0
-    try:
-        dispatched = _serve(_look(), until=ticker.until)
-        while not ticker.is_over(wait := schedule.next_due()):
-            is_called = ticker.pause(wait or timedelta(0), least=settings.min_pause)
-            dispatched += _serve(_look(sweeps=is_called), until=ticker.until)
-    except BaseException:
-        ticker.abort()
-        raise
+    until = monotonic() + settings.tick.total_seconds()
+    dispatched = _serve(_look(), until=until)
+    while (wait := schedule.next_due()) is not None and monotonic() + max(wait.total_seconds(), 0) < until:
+        sleep(max(wait, settings.min_pause).total_seconds())
+        dispatched += _serve(_look(sweeps=False), until=until)
     return dispatched
 
 
@@ -75,7 +63,7 @@ def sweep() -> int:
     with sql.together():
         asked = _ask_stranded()
     stranded = _note(asked)
-    released = _release_oversized()
+    released = oversized.release()
     if stranded or released:
         dispense()
     _wake_workers()
@@ -94,7 +82,7 @@ def _serve(look: _Look, *, until: float | None = None, now: datetime | None = No
     changed = 0
     if look.stranded is not None:
         changed += _note(look.stranded)
-        changed += _release_oversized() if due.has_oversized else 0
+        changed += oversized.release() if due.has_oversized else 0
         changed += place_unplaced() if due.has_unplaced else 0
     changed += registered().reclaim(now=now) if due.has_overdue else 0
     # What was reclaimed may be due at once.
@@ -137,12 +125,6 @@ def _note(asked: sql.Asked[recovery.Stranded]) -> int:
     if stranded.count:
         logger.info("lanes and keys were found that no trip would look at: %d", stranded.count)
     return stranded.count
-
-
-def _release_oversized() -> int:
-    released = oversized.release(after=_Sweep.oversized, until=monotonic() + _SWEEP_S)
-    _Sweep.oversized = released.last
-    return released.calls
 
 
 def place_unplaced() -> int:

@@ -5,10 +5,10 @@ from uuid import UUID
 
 from dispatcher import engine, lanes, sql
 from dispatcher.conf import conf
-from dispatcher.engine import attempt, dispenser, lost
-from dispatcher.engine.lost import Lost
+from dispatcher.ending import InFlight
+from dispatcher.engine import attempt, dispenser, ends, recovery
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import finish, heartbeat, unstarted, wake
+from dispatcher.lifecycle import finish, heartbeat, schedule, wake
 from dispatcher.lifecycle.finish import Requeue
 
 
@@ -22,8 +22,9 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
         for queue in set(worker.queues) - {conf().dispenser_queue}:
             sql.change("open_queue", {"name": queue, "delivery": lanes.declared_delivery(queue)})
         engine.dispense_briefly(queues=set(worker.queues).intersection(dispenser.ready_queues()))
-    if result.knows_more and worker.tasks:
-        _wake(worker.queues, worker.tasks)
+    # Calls that came back go on, now that a worker of these queues knows their tasks.
+    if result.knows_more and worker.tasks and schedule.wake_returned(worker.queues, worker.tasks):
+        engine.dispense_briefly()
     return direct_queues(worker.queues)
 
 
@@ -43,21 +44,15 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
         return False
     if not requeued.is_known:
         # A worker that knows the task may have registered before this was committed.
-        unstarted.wake([requeued.queue], [requeued.task])
+        schedule.wake_returned([requeued.queue], [requeued.task])
     engine.dispense_briefly()
     return True
-
-
-def _wake(queues: Sequence[str], tasks: Sequence[str]) -> None:
-    """Dispense calls that came back, now that a worker of these queues knows their tasks."""
-    if unstarted.wake(queues, tasks):
-        engine.dispense_briefly()
 
 
 def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:
     """Mark a worker as stopped, and put back the calls that it holds and has not started; return how many."""
     heartbeat.mark_stopped(worker)
-    return lost.put_back(held)
+    return ends.requeue([InFlight(call_id=call, ticket=ticket) for call, ticket in held], Requeue.UNDELIVERED)
 
 
 def release_all(worker: UUID) -> int:
@@ -68,8 +63,5 @@ def release_all(worker: UUID) -> int:
     """
     ended, running = WorkerLost("its worker was shut down"), attempt.running()
     held = [each for each in heartbeat.held(worker) if each.claim not in running]
-    started = [
-        Lost(call_id=each.call_id, ticket=each.ticket, claim_id=each.claim) for each in held if each.claim is not None
-    ]
-    count = lost.put_back((each.call_id, each.ticket) for each in held if each.claim is None)
-    return count + lost.lose(started, ended, is_crash=False)
+    count = ends.requeue([each for each in held if each.claim is None], Requeue.UNDELIVERED)
+    return count + recovery.lose([each for each in held if each.claim is not None], ended, is_crash=False)

@@ -76,39 +76,6 @@ class _Answer:
     is_paced: bool | None
     is_counted: bool | None
     at: datetime
-    commit: str | None
-
-
-class _DatabaseClock:
-    """The database's clock, as this process sees it.
-
-    Every answer of a claim is a sample, late by its latency. The least late of the last samples counts (the minimum
-    filter of NTP, RFC 5905 section 10), so a slow answer does not delay a start. An answer can't be later than the time
-    since its question: one that seems to be shows that the database's clock was set back, and the others count no more.
-    """
-
-    offsets: deque[float] = deque(maxlen=50)
-    """Seconds from the database's clock to the monotonic one."""
-
-    @classmethod
-    def sample(cls) -> None:
-        """Ask the time until one late answer no longer matters; it also opens the connection before the first start."""
-        # Not until there are enough: a clock that is set back again and again would never give them.
-        for _ in range(_ENOUGH - len(cls.offsets)):
-            asked_at = monotonic()
-            cls.observe(sql.now(), asked_at)
-
-    @classmethod
-    def observe(cls, database_time: datetime, asked_at: float) -> None:
-        """Learn from an answer; `asked_at`: the monotonic time of its question."""
-        least = asked_at - database_time.timestamp()
-        if any(offset < least for offset in tuple(cls.offsets)):
-            cls.offsets.clear()
-        cls.offsets.append(monotonic() - database_time.timestamp())
-
-    @classmethod
-    def monotonic_of(cls, at: datetime) -> float:
-        return min(tuple(cls.offsets)) + at.timestamp()
 
 
 class _Pace:
@@ -156,50 +123,67 @@ def restore(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None) -> Cla
 def _claim(
     call_id: UUID, ticket: UUID, claim_id: UUID | None, taker: Taker, most_ahead: timedelta | None
 ) -> Claimed | Refused:
+    params = {"call": call_id, "ticket": ticket, "claim": claim_id, "worker": taker.worker, "most_ahead": most_ahead}
     until = monotonic() + LOCK_WAIT.total_seconds()
     while True:
-        claimed = _claim_once(call_id, ticket, claim_id, taker, most_ahead)
+        sample()
+        asked_at = monotonic()
+        answers = sql.fetch("claim_call", _Answer, {**params, **tuning(taker)})
+        if not answers:
+            return Refused.STALE
+        (answer,) = answers
+        observe(answer.at, asked_at)
+        if answer.start_at is not None and answer.attempt is not None:
+            return Claimed(
+                claim_id=claim_id or ticket,
+                attempt=answer.attempt,
+                start_at=answer.start_at,
+                retry=answer.retry,
+                queue=answer.queue or "",
+                is_paced=bool(answer.is_paced),
+                is_counted=bool(answer.is_counted),
+                slack=taker.delay,
+            )
         # In a caller's transaction a row that it keeps locked stays so.
-        if claimed is not Refused.BUSY or monotonic() > until:
-            return claimed
+        if (refused := Refused(answer.refused)) is not Refused.BUSY or monotonic() > until:
+            return refused
 
 
-def _claim_once(
-    call_id: UUID, ticket: UUID, claim_id: UUID | None, taker: Taker, most_ahead: timedelta | None
-) -> Claimed | Refused:
-    _DatabaseClock.sample()
-    asked_at = monotonic()
-    params = {
-        "call": call_id,
-        "ticket": ticket,
-        "claim": claim_id,
-        "worker": taker.worker,
-        "most_ahead": most_ahead,
-        "is_durable": conf().durable_claims,
-        **tuning(taker),
-    }
-    answers = sql.fetch("claim_call", _Answer, params)
-    if not answers:
-        return Refused.STALE
-    (answer,) = answers
-    _DatabaseClock.observe(answer.at, asked_at)
-    if answer.start_at is None or answer.attempt is None:
-        return Refused(answer.refused)
-    return Claimed(
-        claim_id=claim_id or ticket,
-        attempt=answer.attempt,
-        start_at=answer.start_at,
-        retry=answer.retry,
-        queue=answer.queue or "",
-        is_paced=bool(answer.is_paced),
-        is_counted=bool(answer.is_counted),
-        slack=taker.delay,
-    )
+# The database's clock, as this process sees it
+
+
+_offsets: deque[float] = deque(maxlen=50)
+"""Seconds from the database's clock to the monotonic one, by the last answers.
+
+Every answer is a sample, late by its latency. The least late one counts (the minimum filter of NTP, RFC 5905 section
+10), so a slow answer does not delay a start. An answer can't be later than the time since its question: one that seems
+to be shows that the database's clock was set back, and the others count no more.
+"""
 
 
 def sample() -> None:
-    """Ask the database for the time until its clock is known well enough."""
-    _DatabaseClock.sample()
+    """Ask the time until one late answer no longer matters; it also opens the connection before the first start."""
+    # Not until there are enough: a clock that is set back again and again would never give them.
+    for _ in range(_ENOUGH - len(_offsets)):
+        asked_at = monotonic()
+        observe(sql.now(), asked_at)
+
+
+def observe(database_time: datetime, asked_at: float) -> None:
+    """Learn from an answer; `asked_at`: the monotonic time of its question."""
+    least = asked_at - database_time.timestamp()
+    if any(offset < least for offset in tuple(_offsets)):
+        _offsets.clear()
+    _offsets.append(monotonic() - database_time.timestamp())
+
+
+def monotonic_of(at: datetime) -> float:
+    """Return the monotonic time of this machine at a time by the database's clock."""
+    sample()
+    return min(tuple(_offsets)) + at.timestamp()
+
+
+# Starts that are kept
 
 
 def slack() -> timedelta:
@@ -207,23 +191,12 @@ def slack() -> timedelta:
     return _Pace.slack
 
 
-def observe(database_time: datetime, asked_at: float) -> None:
-    """Learn the database's clock from an answer to a question of this monotonic time."""
-    _DatabaseClock.observe(database_time, asked_at)
-
-
-def monotonic_of(at: datetime) -> float:
-    """Return the monotonic time of this machine at a time by the database's clock."""
-    _DatabaseClock.sample()
-    return _DatabaseClock.monotonic_of(at)
-
-
 def is_in_time(claimed: Claimed) -> bool:
     """Wait until the call's start; return False if it was missed, and the call must wait again.
 
     The next claims of this process are given twice the time then: where it is always late, calls start all the same.
     """
-    is_kept = is_in_time_at(_DatabaseClock.monotonic_of(claimed.start_at), claimed.lateness.total_seconds())
+    is_kept = is_in_time_at(monotonic_of(claimed.start_at), claimed.lateness.total_seconds())
     if is_kept:
         _Pace.slack *= _EASE
     elif claimed.is_paced or claimed.is_counted:

@@ -76,8 +76,7 @@ def resume(name: str, *, by: By = "") -> int:
 def block(
     wait: object,
     *,
-    names: Collection[str] = (),
-    keys: Collection[int] = (),
+    names: Collection[str],
     by: By | None = None,
     now: datetime | None = None,
 ) -> list[int]:
@@ -88,8 +87,8 @@ def block(
     wait = parse_duration(wait, "wait")
     if not timedelta(0) <= wait <= LONGEST_PERIOD:
         raise PolicyInvalid("wait", f"{wait} must be from 0 to 366 days; to stop a key for longer, pause it.")
-    with nullcontext() if by is None else history.recorded("block", by, names=names, keys=keys), sql.atomic():
-        params = {"wait": wait, "names": list(names), "keys": list(keys), "now": now}
+    with nullcontext() if by is None else history.recorded("block", by, names=names), sql.atomic():
+        params = {"wait": wait, "names": list(names), "now": now}
         rows = sql.fetch("block_keys", _Blocked, params)
         blocked = [{"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"} for row in rows]
         event_log.note([Entry(kind="rate_limit.dynamic_adjusted", data=each) for each in blocked])

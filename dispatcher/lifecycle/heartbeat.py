@@ -7,18 +7,10 @@ from uuid import UUID
 
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
+from dispatcher.ending import InFlight
 
 ReservedCall = tuple[UUID, UUID]
 """(call, ticket) of a call that a worker holds."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InFlight:
-    """A call in flight that a worker holds; `claim` started it, None if it has not started."""
-
-    call_id: UUID
-    ticket: UUID
-    claim: UUID | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +35,6 @@ class HeartbeatResult:
     slots: int
     is_back: bool
     knows_more: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lost:
-    """A worker without heartbeats for longer than a lease."""
-
-    id: UUID
-    name: str
 
 
 def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | None = None) -> HeartbeatResult:
@@ -84,10 +68,10 @@ def mark_stopped(worker: UUID, *, now: datetime | None = None) -> None:
 
 
 def held(worker: UUID) -> list[InFlight]:
-    """Return the calls that a worker has claimed, or reserved by its heartbeats."""
+    """Return the calls that a worker has claimed, each with its claim, or reserved by its heartbeats."""
     return sql.fetch("find_calls_of_worker", InFlight, {"worker": worker})
 
 
-def lose_silent(*, now: datetime | None = None) -> list[Lost]:
-    """Mark workers without heartbeats for longer than a lease as lost, and return them."""
-    return sql.fetch("mark_lost_workers", Lost, {"lease": conf().run_lease, "now": now})
+def lose_silent(*, now: datetime | None = None) -> list[str]:
+    """Mark workers without heartbeats for longer than a lease as lost, and return their names."""
+    return sql.fetch("mark_lost_workers", str, {"lease": conf().run_lease, "now": now})

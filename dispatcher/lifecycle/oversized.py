@@ -1,6 +1,6 @@
 """Oversized: calls that cost more than the limits of a key ever allow. They wait alone, until the limits change."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from time import monotonic
@@ -15,40 +15,42 @@ _BATCH = 1_000
 """How many calls of a key one statement lets go on."""
 _KEYS = 100
 """At how many keys one look looks."""
+_RELEASE_S = 0.2
+"""For how long one look lets calls go on."""
 _COUNTED = 100_000
 """How many calls that wait for a key are read to count those that do not fit."""
 _LARGEST = 2**31 - 1
 """The largest cost that the database can hold."""
 
 
+class _Next:
+    """After which key this process's next look begins."""
+
+    key = 0
+
+
 @dataclass(frozen=True, kw_only=True)
-class Released:
-    """How many calls wait in their lanes again, and where the next look goes on."""
-
-    calls: int = 0
-    last: int = 0
+class _Released:
+    calls: int
+    last: int
 
 
-def release(
-    keys: Collection[int] | None = None,
-    *,
-    after: int = 0,
-    most: int = _KEYS,
-    until: float | None = None,
-    now: datetime | None = None,
-) -> Released:
-    """Let the calls wait in their lanes again whose cost the limits in force allow; the next trip reads their notes.
+def release(*, now: datetime | None = None) -> int:
+    """Let the calls wait in their lanes again whose cost the limits in force allow, for a short time; return how many.
 
-    keys: where to look, and at their groups; by default at the next `most` keys with such calls after this one. until:
-    the monotonic time after which the rest is left to the next look.
+    The next trip reads their notes. Each call goes on where the last one of this process ended.
     """
-    params = {"keys": None if keys is None else list(keys), "after": after, "most_keys": most, "most": _BATCH}
-    calls = 0
+    until, calls = monotonic() + _RELEASE_S, 0
     while True:
-        (batch,) = sql.fetch("release_oversized", Released, {**params, "now": now})
+        params = {"after": _Next.key, "most_keys": _KEYS, "most": _BATCH, "now": now}
+        (batch,) = sql.fetch("release_oversized", _Released, params)
         calls += batch.calls
-        if batch.calls < _BATCH or (until is not None and monotonic() > until):
-            return Released(calls=calls, last=batch.last)
+        if batch.calls < _BATCH:
+            _Next.key = batch.last
+            if batch.last == 0:
+                return calls
+        if monotonic() > until:
+            return calls
 
 
 def count(name: str, limits: Mapping[str, Any], *, keeps_others: bool) -> int:

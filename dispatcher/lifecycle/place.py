@@ -2,9 +2,10 @@
 
 import logging
 import random
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +31,7 @@ class UnplacedCalls:
     """Calls that have no lane yet, and where the next look goes on."""
 
     calls: list[UUID]
-    last: int = FIRST
+    last: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +50,6 @@ class _Unplaced:
     priority: int
     on_limit: str
     placement: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Position:
-    id: UUID
-    position: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Missing:
-    """The keys that are to be made, and who gave which policy over HTTP."""
-
-    policies: Mapping[str, Policy]
-    senders: Mapping[str, str]
 
 
 _Group = tuple[Kind, Sequence[UUID]]
@@ -88,15 +75,14 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
     senders = {name: sender for each in reversed([*placements.values()]) for name, sender in each.senders.items()}
     # Waits are counted, and not the time that the calls themselves take: a slow machine may place as many.
     waits = iter(range(min(_MOST_WAITS, 1 + _PATIENCE // lock_wait)))
-    return [*_place(mixed, _Missing(policies=missing, senders=senders), lock_wait, waits)]
+    return [*_place(mixed, partial(_place_together, missing, senders, lock_wait), waits)]
 
 
 def next_unplaced(after: int, most: int) -> UnplacedCalls:
     """Look for calls without a lane among the next `most` after a position, in order of sending."""
     with sql.together():
-        asked = sql.ask("unplaced_calls", _Position, {"after": after, "most": most})
-    rows = asked.rows()
-    return UnplacedCalls(calls=[row.id for row in rows], last=rows[-1].position if len(rows) == most else FIRST)
+        asked = sql.ask("unplaced_calls", UnplacedCalls, {"after": after, "most": most})
+    return asked.row()
 
 
 def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[str]]:
@@ -109,17 +95,19 @@ def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[
     return made, named & absent - made.keys()
 
 
-def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, waits: Iterator[int]) -> Iterator[Placed]:
+def _place(
+    groups: Sequence[_Group], together: Callable[[Sequence[_Group]], list[Placed]], waits: Iterator[int]
+) -> Iterator[Placed]:
     """Place all at once; where another transaction is in the way, half by half, until it alone is left out."""
     try:
-        placed = _place_together(groups, missing, lock_wait)
+        placed = together(groups)
     except OperationalError as fault:
         if not sql.is_locked(fault):
             raise
         middle = len(groups) // 2
         if middle and next(waits, None) is not None:
             for half in (groups[:middle], groups[middle:]):
-                yield from _place(half, missing, lock_wait, waits)
+                yield from _place(half, together, waits)
         if not middle:
             logger.info(
                 "another transaction has made a key or the lane of %s and is open; its calls wait", groups[0][0]
@@ -128,7 +116,10 @@ def _place(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta, wa
         yield from placed
 
 
-def _place_together(groups: Sequence[_Group], missing: _Missing, lock_wait: timedelta) -> list[Placed]:
+def _place_together(
+    missing: Mapping[str, Policy], senders: Mapping[str, str], lock_wait: timedelta, groups: Sequence[_Group]
+) -> list[Placed]:
+    """Place all. missing: the keys that are to be made. senders: who gave which policy over HTTP."""
     kinds = {kind: number for number, (kind, _) in enumerate(groups)}
     params = {
         "kinds": lanes.kinds_json(kinds),
@@ -136,8 +127,7 @@ def _place_together(groups: Sequence[_Group], missing: _Missing, lock_wait: time
         "kind_of": [kinds[kind] for kind, calls in groups for _ in calls],
     }
     with sql.own_transaction(lock_wait=lock_wait):
-        policies = {name: policy for kind in kinds for name, policy in kind.of(missing.policies).items()}
-        lanes.make_keys(policies, senders=missing.senders)
+        policies = {name: policy for kind in kinds for name, policy in kind.of(missing).items()}
+        lanes.make_keys(policies, senders=senders)
         lanes.make_lanes(kinds)
-        asked = sql.ask("place_calls", Placed, params)
-    return asked.rows()
+        return sql.fetch("place_calls", Placed, params)

@@ -138,9 +138,6 @@ def to_repeat(*, now: datetime | None = None, until: datetime | None = None) -> 
 
 
 def _note(calls: Sequence[Publishable], now: datetime | None) -> None:
-    if len(calls) == 1:
-        sql.change("publish_call", {"call": calls[0].id, "ticket": calls[0].ticket, "now": now})
-        return
     ids, tickets = [call.id for call in calls], [call.ticket for call in calls]
     with sql.together():
         sql.ask("publish_calls", object, {"calls": ids, "tickets": tickets, "now": now})

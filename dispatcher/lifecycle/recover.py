@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf, counting, needs_worker, queue_grace
+from dispatcher.ending import InFlight
 from dispatcher.extension import registered
 
 _SLOTS = 5_000
@@ -22,26 +22,12 @@ _EVER = timedelta(days=36_500)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpiredLease:
-    """A call whose lease expired; its row is locked."""
-
-    call_id: UUID
-    ticket: UUID
-
-
-@dataclass(frozen=True, kw_only=True)
 class Stranded:
-    """Lanes and keys that no trip would have looked at, and where the next look goes on."""
+    """How many lanes and keys no trip would have looked at, and where the next look goes on."""
 
-    lanes: list[int]
-    keys: list[int]
+    count: int
     last_lane: int
     last_key: int
-
-    @property
-    def count(self) -> int:
-        """Return how many were found."""
-        return len(self.lanes) + len(self.keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +51,11 @@ def judged_until(*, now: datetime | None = None) -> datetime | None:
     return until
 
 
-def expired(*, now: datetime | None = None) -> list[ExpiredLease]:
+def expired(*, now: datetime | None = None) -> list[InFlight]:
     """Lock and return calls whose lease ran out; the caller holds a transaction open until they are put right."""
     settings = conf()
     params = {"now": now, "most": settings.batch, "slack": settings.heartbeat, "serves_http": registered().serves_http}
-    rows = sql.fetch("lock_expired", ExpiredLease, params)
-    return list({row.call_id: row for row in rows}.values())
+    return sql.fetch("lock_expired", InFlight, params)
 
 
 def free_orphans(slots: Collection[int] | None = None, *, after: int = 0, now: datetime | None = None) -> Freed:
@@ -85,12 +70,12 @@ def free_orphans(slots: Collection[int] | None = None, *, after: int = 0, now: d
     return asked.row()
 
 
-def unserved(*, now: datetime | None = None) -> list[ExpiredLease]:
+def unserved(*, now: datetime | None = None) -> list[InFlight]:
     """Lock and return calls on the way to workers that are not there; the caller puts them back before it commits."""
     grace = queue_grace()
     if grace is None:
         return []
-    return sql.fetch("lock_unserved", ExpiredLease, {"now": now, "most": conf().batch, "grace": grace})
+    return sql.fetch("lock_unserved", InFlight, {"now": now, "most": conf().batch, "grace": grace})
 
 
 def ask_stranded(*, after_lane: int = 0, after_key: int = 0) -> sql.Asked[Stranded]:

@@ -1,8 +1,8 @@
 """Run: call the task; its end becomes a value."""
 
 import operator
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -10,9 +10,12 @@ from typing import Any
 
 from celery.exceptions import Ignore, Reject, Retry
 
+from dispatcher import ending
+from dispatcher.ending import Ending
 from dispatcher.errors import RateLimited
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.request import Changes
+from dispatcher.states import TERMINAL
 
 _SAYS_STOP = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 SHORTEST_STOP = timedelta(seconds=1)
@@ -107,6 +110,29 @@ def raised(error: BaseException) -> Outcome:
         case _:
             wait = retry_after(getattr(error, "response", None))
             return Failed(error=error) if wait is None else Stopped(error=error, wait=max(wait, SHORTEST_STOP))
+
+
+def ending_of(outcome: Outcome, *, attempt: int, policy: Mapping[str, Any] | None) -> Ending:
+    """Return how an attempt ends with this outcome. policy: the call's own retry policy."""
+    match outcome:
+        case Returned():
+            return ending.completed(outcome.result)
+        case Ignored():
+            return ending.completed(None)
+        case Stopped():
+            return ending.stopped(outcome.wait, outcome.key)
+        case Failed():
+            failed = ending.failed(
+                outcome.error, attempt=attempt, policy=policy, wait=outcome.wait, may_retry=outcome.may_retry
+            )
+            return replace(failed, changes=outcome.changes)
+
+
+def settled(outcome: Outcome, ended: Ending) -> Outcome:
+    """Return the outcome with the wait that was decided, so that Celery reports the same."""
+    if isinstance(outcome, Failed):
+        return Failed(error=outcome.error, wait=ended.wait, may_retry=ended.state not in TERMINAL)
+    return outcome
 
 
 def retry_after(response: Any) -> timedelta | None:

@@ -44,6 +44,20 @@ def wake_due(queues: Collection[str] | None = None, *, now: datetime | None = No
     return woken
 
 
+def wake_returned(queues: Collection[str], tasks: Collection[str], *, now: datetime | None = None) -> int:
+    """Let the calls of these queues and tasks that came back without a start go on, if a live worker knows the task.
+
+    Return how many. They are noted: after the commit the caller dispenses.
+    """
+    params = {"queues": list(queues), "tasks": list(tasks), "most": conf().batch, "now": now}
+    count = 0
+    while True:
+        (woken,) = sql.fetch("wake_returned", int, params)
+        count += woken
+        if woken < conf().batch:
+            return count
+
+
 def discard_expired(*, now: datetime | None = None) -> int:
     """Discard calls that did not start in time; return how many. The next trip serves those that they kept waiting."""
     params = {"now": now, "most": conf().batch, "states": [*WAITING, State.RETRYABLE]}

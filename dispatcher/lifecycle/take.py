@@ -4,7 +4,7 @@ Which calls go is decided by the function take of the database (sql/functions): 
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic
@@ -186,26 +186,14 @@ def take(
     """
     # What reaches no worker is left to processes that do.
     publishes = broker.reaches_workers()
-    shares = taker.turns.shares()
-    turns = [shares[queue] for queue in taker.queues] if shares else None
     params = {
-        "worker": taker.worker or (_NO_WORKER if is_eager() else None),
-        "queues": list(taker.queues),
-        "tasks": None if taker.tasks is None else list(taker.tasks),
+        **_params_of(taker),
         "room": room if taker.queues and (publishes or taker.becomes is State.ACTIVE) else 0,
-        "becomes": taker.becomes.value,
         "publish": publish if publishes else 0,
-        "process": taker.process,
         "is_marked": is_marked,
         "may_rest": may_rest,
-        "is_pulled": taker.is_pulled,
         "keys": list(keys),
-        # The function adds a stride for the next start, too.
-        "due": None if turns is None else [share.due - share.stride for share in turns],
-        "strides": None if turns is None else [share.stride for share in turns],
-        "is_strict": taker.is_strict,
         **finish.params_of(ends),
-        **tuning(taker),
     }
     asked_at = monotonic()
     rows = sql.fetch("take", Row, params)
@@ -233,24 +221,42 @@ def take(
     return taken
 
 
-def tuning(taker: Taker | None = None) -> dict[str, Any]:
+def _params_of(taker: Taker) -> dict[str, Any]:
+    """Return what the function take is given of who takes."""
+    shares = taker.turns.shares()
+    turns = [shares[queue] for queue in taker.queues] if shares else None
+    return {
+        "worker": taker.worker or (_NO_WORKER if is_eager() else None),
+        "queues": list(taker.queues),
+        "tasks": None if taker.tasks is None else list(taker.tasks),
+        "becomes": taker.becomes.value,
+        "process": taker.process,
+        "is_pulled": taker.is_pulled,
+        # The function adds a stride for the next start, too.
+        "due": None if turns is None else [share.due - share.stride for share in turns],
+        "strides": None if turns is None else [share.stride for share in turns],
+        "is_strict": taker.is_strict,
+        **tuning(taker),
+    }
+
+
+def tuning(taker: Taker) -> dict[str, Any]:
     """Return what the functions take and claim are given of the settings (see functions/tuning.sql)."""
     settings, eager = conf(), is_eager()
-    delay = taker.delay if taker is not None else timedelta(0)
     # Who fetches a call starts it when the answer comes, which waits for that; a claim gives the start of another.
-    is_exact = taker is not None and not taker.is_pulled and taker.becomes == State.ACTIVE
-    lead = timedelta(0) if eager or not is_exact else LEAD + delay
+    is_exact = not taker.is_pulled and taker.becomes == State.ACTIVE
+    lead = timedelta(0) if eager or not is_exact else LEAD + taker.delay
     return {
-        "horizon": lead + (settings.horizon if taker is None or taker.horizon is None else taker.horizon),
+        "horizon": lead + (settings.horizon if taker.horizon is None else taker.horizon),
         "lead": lead,
-        "slack": delay,
+        "slack": taker.delay,
         "margin": settings.margin,
         "ramp": settings.ramp,
         "later": settings.reschedule_after,
         "keep": KEEP,
         "silence": process_silence(),
-        "notes": None if taker is None or taker.notes is None else taker.notes.age(),
-        "lease": (taker and taker.lease) or settings.run_lease,
+        "notes": None if taker.notes is None else taker.notes.age(),
+        "lease": taker.lease or settings.run_lease,
         "dispatch_lease": settings.dispatch_lease,
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
         "needs_worker": needs_worker(),
@@ -262,7 +268,7 @@ def tuning(taker: Taker | None = None) -> dict[str, Any]:
 def _start(row: Row) -> Start:
     assert row.start_at is not None and row.attempt is not None  # noqa: S101, PT018
     return Start(
-        call=replace(_admitted(row), attempt=row.attempt - 1),
+        call=_admitted(row, attempt=row.attempt - 1),
         start_at=row.start_at,
         attempt=row.attempt,
         retry=row.retry,
@@ -272,21 +278,8 @@ def _start(row: Row) -> Start:
     )
 
 
-def _admitted(row: Row) -> Admitted:
-    assert row.id and row.ticket and row.task and row.queue is not None and row.attempt is not None  # noqa: S101, PT018
-    return Admitted(
-        id=row.id,
-        ticket=row.ticket,
-        task=row.task,
-        args=row.args or [],
-        kwargs=row.kwargs or {},
-        call_data=row.call_data,
-        headers=row.headers,
-        options=row.options,
-        queue=row.queue,
-        attempt=row.attempt,
-        chosen_keys=row.chosen_keys,
-    )
+def _admitted(row: Row, **changes: Any) -> Admitted:
+    return Admitted(**{each.name: getattr(row, each.name) for each in fields(Admitted)} | changes)
 
 
 def _report_drops(rows: Sequence[Row], report: Callable[[Callable[[], object]], object]) -> None:

@@ -7,18 +7,19 @@ from typing import Any
 
 from dispatcher import ending, sql
 from dispatcher.conf import conf
+from dispatcher.ending import InFlight
 from dispatcher.engine import dispenser
 from dispatcher.errors import AttemptTimedOut, LeaseLapsed
 from dispatcher.lifecycle import finish, take
 from dispatcher.lifecycle.finish import Ended, Requeue
-from dispatcher.lifecycle.recover import ExpiredLease, judged_until
+from dispatcher.lifecycle.recover import judged_until
 from dispatcher.lifecycle.take import Taker
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpiredFetch(ExpiredLease):
+class ExpiredFetch(InFlight):
     """A fetched call whose lease expired."""
 
     is_timeout: bool

@@ -12,7 +12,8 @@ from uuid import UUID
 from dispatcher import api, ending, engine, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Ending, Reported
-from dispatcher.engine import attempt, ends
+from dispatcher.engine import ends
+from dispatcher.engine.stop import stop
 from dispatcher.history import By
 from dispatcher.lifecycle import finish, run
 from dispatcher.lifecycle.finish import Ended, Requeue
@@ -108,10 +109,10 @@ def report_rate_limit(
     At least one second. by: the actor, for the history.
     """
     wait = max(wait, run.SHORTEST_STOP)
-    stopped = run.Stopped(error=RuntimeError("the provider said stop"), wait=wait, key=key)
 
     def put_off(row: ReservedCall, ticket: UUID) -> bool:
-        return attempt.stop(row.id, ticket, stopped, claim_id=row.claim, by=by) is not None
+        ended = Ended(call_id=row.id, ticket=ticket, claim_id=row.claim, ending=ending.stopped(wait, key))
+        return stop(ended, by=by)
 
     return _end_attempt(call, proof, put_off, (State.AVAILABLE, State.SCHEDULED))
 

@@ -1,14 +1,14 @@
 """One call in a loop's process: the request that Celery's tracer is given, and how the attempt ended."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any
 
-from billiard.exceptions import SoftTimeLimitExceeded
 from celery import Celery
 from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED
@@ -17,15 +17,13 @@ from celery.exceptions import Ignore
 from dispatcher import ending
 from dispatcher.celery import RUN
 from dispatcher.ending import Ending
-from dispatcher.engine import attempt
+from dispatcher.engine.attempt import Attempt
 from dispatcher.engine.direct import Handle
 from dispatcher.lifecycle import claim, run
-from dispatcher.lifecycle.claim import Claimed
+from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.lifecycle.run import Outcome
 from dispatcher.lifecycle.take import Start
 from dispatcher.messages.message import parts
-from dispatcher.request import Changes
-from dispatcher.states import TERMINAL
 from dispatcher.worker.events import EventPipe
 from dispatcher.worker.shared import Running
 
@@ -33,28 +31,8 @@ logger = logging.getLogger("celery.worker.strategy")
 """That of Celery for the messages that a worker receives."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Missed:
-    """The process could not begin in time: the call waits for another start, and no attempt is spent."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PutOff:
-    """The attempt spends nothing but time: the provider stops the call's keys, or the named one, for this long."""
-
-    wait: timedelta
-    key: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Changed:
-    """The attempt failed, and the next one is made with these changes."""
-
-    ending: Ending
-    changes: Changes
-
-
-End = Ending | Missed | PutOff | Changed
+End = Ending | Refused
+"""How an attempt ended; Refused: it did not begin, and spends nothing."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -89,23 +67,21 @@ class Run:
             slack=self.slack,
         )
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a trip records its end, together with others."""
+        return isinstance(self.end, Ending) and self.end.is_plain
+
     def attempt(self, work: Callable[[], Any]) -> Outcome:
         """Make the attempt; return how it ended, for Celery. Raises Ignore if it did not begin."""
-        with attempt.run_here(self.start.call.ticket):
-            results: list[Any] = []
-            try:
-                if not claim.is_in_time(self.claimed):
-                    self.end = Missed()
-                    raise Ignore
-            except SoftTimeLimitExceeded as limit:
-                self.end = Missed()
-                raise Ignore from limit
-            try:
-                outcome = run.run(work, results=results)
-            except SoftTimeLimitExceeded as limit:
-                outcome = run.Returned(result=results[0]) if results else run.raised(limit)
-            self.end = end_of(outcome, attempt=self.start.attempt, policy=self.start.retry)
-            return _decided(outcome, self.end)
+        start = self.start
+        this = Attempt(start.call.id, start.call.ticket, claim_id=start.call.ticket, start=self.claimed)
+        outcome = this.to_its_end(partial(this.make, work))
+        if isinstance(outcome, Refused):
+            self.end = outcome
+            raise Ignore
+        self.end = run.ending_of(outcome, attempt=start.attempt, policy=start.retry)
+        return run.settled(outcome, self.end)
 
 
 def limits_of(app: Celery, run_: Run, *, soft: float | None, hard: float | None) -> Running:
@@ -163,27 +139,3 @@ def execute(app: Celery, run_: Run, hostname: str, events: EventPipe | None) -> 
     if events is not None:
         events.ended(task, request, info, result, runtime)
     return run_.end or run_.failed(RuntimeError("the task's tracer came to no end of the attempt"))
-
-
-def end_of(outcome: Outcome, *, attempt: int, policy: Mapping[str, Any] | None) -> End:
-    """Return how an attempt ends with this outcome."""
-    match outcome:
-        case run.Returned():
-            return ending.completed(outcome.result)
-        case run.Ignored():
-            return ending.completed(None)
-        case run.Stopped():
-            return PutOff(wait=outcome.wait, key=outcome.key)
-        case run.Failed():
-            failed = ending.failed(
-                outcome.error, attempt=attempt, policy=policy, wait=outcome.wait, may_retry=outcome.may_retry
-            )
-            return failed if outcome.changes is None else Changed(ending=failed, changes=outcome.changes)
-
-
-def _decided(outcome: Outcome, end: End) -> Outcome:
-    """Return the outcome with the wait that was decided, so that Celery reports the same."""
-    decided = end.ending if isinstance(end, Changed) else end
-    if isinstance(outcome, run.Failed) and isinstance(decided, Ending):
-        return run.Failed(error=outcome.error, wait=decided.wait, may_retry=decided.state not in TERMINAL)
-    return outcome

@@ -13,6 +13,7 @@ from celery import Celery
 
 from dispatcher import engine, sql
 from dispatcher.celery import heartbeat, revoke
+from dispatcher.ending import InFlight
 from dispatcher.engine import direct, ends
 from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.finish import Ended
@@ -73,7 +74,8 @@ class Deaths:
             ends.record(unrecorded)
         if running is not None and all(each.ticket != running.ticket for each in unrecorded):
             is_crash = isinstance(error, WorkerLostError)
-            engine.lose(running.call, running.ticket, error, is_crash=is_crash, claim_id=running.ticket)
+            gone = InFlight(call_id=running.call, ticket=running.ticket, claim=running.ticket)
+            engine.lose([gone], error, is_crash=is_crash)
             if isinstance(error, Terminated):
                 revoke.cancel_if_revoked(running.call)
         over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())

@@ -9,9 +9,8 @@ from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.ending import Ending
-from dispatcher.engine import direct
+from dispatcher.engine import attempt, direct
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.worker import call
 from dispatcher.worker.call import Run
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class Ends:
     @property
     def unrecorded(self) -> list[Ended]:
         """Those that a trip can record, and none has."""
-        return [_ended(run) for run in self._left if isinstance(run.end, Ending)]
+        return [_ended(run) for run in self._left if run.is_plain]
 
     @property
     def handles(self) -> list[direct.Handle]:
@@ -111,7 +110,7 @@ class Ends:
     def _sort(self, ends: Taken) -> None:
         while self._ended:
             run = self._ended.popleft()
-            if isinstance(run.end, Ending):
+            if run.is_plain:
                 ends.append((run, _ended(run)))
                 continue
             try:
@@ -130,16 +129,13 @@ class Ends:
 
 
 def _ended(run: Run) -> Ended:
-    assert isinstance(run.end, Ending)  # noqa: S101 -- only such ends are recorded together
+    assert isinstance(run.end, Ending)  # noqa: S101 -- its callers look
     return run.start.ended(run.end)
 
 
 def _settle(run: Run) -> None:
     """Record an end that needs a transaction of its own."""
-    match run.end:
-        case call.Missed():
-            direct.give_back([run.handle])
-        case call.PutOff(wait=wait, key=key):
-            direct.put_off(run.start, wait, key)
-        case call.Changed(ending=ending, changes=changes):
-            direct.change(run.start, ending, changes)
+    if isinstance(run.end, Ending):
+        attempt.record(run.start.ended(run.end))
+    else:
+        direct.give_back([run.handle])

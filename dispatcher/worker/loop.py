@@ -22,6 +22,7 @@ from dispatcher import sql
 from dispatcher.ending import Ending
 from dispatcher.engine import direct
 from dispatcher.errors import WorkerLost
+from dispatcher.lifecycle.claim import Refused
 from dispatcher.worker import call
 from dispatcher.worker.call import Run
 from dispatcher.worker.shared import Shared
@@ -117,7 +118,7 @@ class Loop:
     def finish(self) -> None:
         """Record what is left, as the last loop of its process."""
         for run in self._take_waiting():
-            run.end = call.Missed()
+            run.end = Refused.MISSED
             self.trips.ends.add(run)
         waiter = Waiter(place=self.place, room=0)
         self.trips.finish(waiter)
@@ -149,7 +150,7 @@ class Loop:
             self._report(waiter.reports)
         while (run := self._next()) is not None:
             run.end = self._run(run)
-            if isinstance(run.end, Ending):
+            if isinstance(run.end, Ending) and run.is_plain:
                 self.place.add(run.start.ended(run.end))
             self.place.run(None)
             _Process.done += 1
@@ -262,7 +263,7 @@ class Loop:
         except sql.DATABASE_ERRORS as fault:
             logger.warning("%d calls go back with the next trip: %s", len(late), fault)
             for run in late:
-                run.end = call.Missed()
+                run.end = Refused.MISSED
                 self.trips.ends.add(run)
         finally:
             connections.close_all()

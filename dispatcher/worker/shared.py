@@ -6,18 +6,17 @@ It is made before the pool forks. In pools of threads and greenlets the loops ar
 import json
 import mmap
 import os
+import pickle
 import struct
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from io import BytesIO
 from time import monotonic, sleep
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 from uuid import UUID
 
-from dispatcher.ending import Ending
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.states import Reason, State
 from dispatcher.worker.events import EventPipe
 
 PLACES: Final = 1024
@@ -179,17 +178,21 @@ class Place:
         """
         (length,) = _LENGTH.unpack_from(self._memory, self._at + _ENDS_AT)
         at = _ENDS_AT + 8 + length
-        text = json.dumps(_plain(ended)).encode() + b"\n"
-        if at + len(text) <= _SIZE:
-            self._memory[self._at + at : self._at + at + len(text)] = text
-            _LENGTH.pack_into(self._memory, self._at + _ENDS_AT, length + len(text))
+        kept = pickle.dumps(ended)
+        if at + len(kept) <= _SIZE:
+            self._memory[self._at + at : self._at + at + len(kept)] = kept
+            _LENGTH.pack_into(self._memory, self._at + _ENDS_AT, length + len(kept))
 
     @property
     def ends(self) -> list[Ended]:
         """The ends that no trip has recorded."""
         (length,) = _LENGTH.unpack_from(self._memory, self._at + _ENDS_AT)
         at = self._at + _ENDS_AT + 8
-        return [_ended(json.loads(line)) for line in self._memory[at : at + length].splitlines()]
+        kept, ends = BytesIO(self._memory[at : at + length]), []
+        with suppress(EOFError):
+            while True:
+                ends.append(pickle.load(kept))  # noqa: S301 -- written by a process of this worker
+        return ends
 
     # Of the main process
 
@@ -317,23 +320,3 @@ class Shared:
             known.update(ticket for _, ticket in place.held)
             known.update(each.ticket for each in place.ends)
         return known
-
-
-def _plain(ended: Ended) -> list[Any]:
-    end = ended.ending
-    wait = None if end.wait is None else end.wait.total_seconds()
-    reason = end.reason and end.reason.value
-    return [ended.call_id.hex, ended.ticket.hex, end.state.value, reason, end.crashes, end.result, end.error, wait]
-
-
-def _ended(plain: list[Any]) -> Ended:
-    call, ticket, state, reason, crashes, result, error, wait = plain
-    ending = Ending(
-        state=State(state),
-        reason=reason and Reason(reason),
-        crashes=crashes,
-        result=result,
-        error=error,
-        wait=None if wait is None else timedelta(seconds=wait),
-    )
-    return Ended(call_id=UUID(call), ticket=UUID(ticket), claim_id=UUID(ticket), ending=ending)

@@ -100,8 +100,8 @@ def test_a_worker_that_comes_back_after_it_was_given_up_runs_calls_again(drive: 
     assert drive.state(run) == State.ACTIVE
 
 
-# A crash of the database may lose the commit of a start, for which a claim need not wait (`durable_claims`). Only a
-# broker's message starts its call by a commit of its own.
+# A crash of a database that does not wait for the disk may lose the commit of a start. Only a broker's message starts
+# its call by a commit of its own.
 
 
 @pytest.mark.deliveries("broker")

@@ -36,7 +36,6 @@ OF_A_CALL: Final = [
     hot("send_calls", 12_000, PASS, **bulk(*(f"key:{LANES - n}" for n in range(500)))),
     hot("wake_workers", 100, calls=[call_id(1)], queues=["other"]),
     hot("claim_call", 200, **ONE),
-    hot("publish_call", 30, **ONE),
     hot("publish_calls", 30, PASS, calls=[DISPATCHED], tickets=[DISPATCHED]),
     hot("requeue_call", 100, **ONE, claim=None, reason="unused"),
     hot("mark_process", 30, process=UUID(int=1), worker=UUID(int=1), queues=["direct"]),

@@ -44,7 +44,7 @@ USUAL: Final[dict[str, Any]] = {
         ),
         False,
     ),
-    **dict.fromkeys(("is_durable", "is_noted"), True),
+    "is_noted": True,
     **dict.fromkeys(("worker", "process", "ticket", "claim"), uuid4()),
     **dict.fromkeys(("priority", "after", "publish", "lane", "key"), 0),
     **dict.fromkeys(("most_lanes", "most_keys"), 100),

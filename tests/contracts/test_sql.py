@@ -209,7 +209,7 @@ def test_no_sql_is_written_in_python() -> None:
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         }
         found = [node.lineno for node in texts(module) if node.value not in docstrings and SQL.search(node.value)]
-        if module != PACKAGE / "sql" / "__init__.py":
+        if module not in {PACKAGE / "sql" / "__init__.py", PACKAGE / "sql" / "connections.py"}:
             raw = [each for name, each in calls(module) if name in RAW and ast.unparse(each.func) not in NO_STATEMENTS]
             found += [each.lineno for each in raw]
         offenders += [f"{place(module)[:-1]}{line}: a statement has a file in dispatcher/sql" for line in found]

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from uuid import UUID, uuid4
 
-from dispatcher.engine import attempt
+from dispatcher.ending import InFlight
+from dispatcher.engine import attempt, ends
 from dispatcher.lifecycle import claim
+from dispatcher.lifecycle.finish import Requeue
 from tests.clock import Clock
 from tests.deliveries.celery import Celery, outcome_of, run_of, worker_id
 from tests.drive import Run
@@ -49,4 +51,5 @@ class Broker(Celery):
         return again.record(outcome_of(result, error), claimed) is not None
 
     def give_back(self, run: Run) -> bool:
-        return attempt.put_back(run.call, run.ticket, claim_id=run.handle[1].claim_id)
+        held = InFlight(call_id=run.call, ticket=run.ticket, claim=run.handle[1].claim_id)
+        return ends.requeue([held], Requeue.UNUSED) > 0

@@ -3,6 +3,7 @@
 from uuid import UUID, uuid5
 
 from dispatcher import engine
+from dispatcher.ending import InFlight
 from dispatcher.engine import workers
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import claim, heartbeat
@@ -29,7 +30,8 @@ class Celery(Drive):
 
     def lose(self, run: Run, *, is_crash: bool = True) -> bool:
         """Report that the process that ran a call has died; return whether the call was still its own."""
-        return engine.lose(run.call, run.ticket, WorkerLost("the process was killed"), is_crash=is_crash)
+        lost = InFlight(call_id=run.call, ticket=run.ticket)
+        return engine.lose([lost], WorkerLost("the process was killed"), is_crash=is_crash) > 0
 
     def _worker(self, name: str) -> heartbeat.WorkerInfo:
         who = {"id": worker_id(self.site + name), "name": name, "host": "here", "pid": 1, "pool": "prefork"}

@@ -8,13 +8,12 @@ from time import sleep
 from uuid import UUID, uuid5
 
 from dispatcher.ending import Ending, completed
-from dispatcher.engine import direct, workers
+from dispatcher.engine import attempt, direct, workers
 from dispatcher.lifecycle import heartbeat, wake
-from dispatcher.lifecycle.run import Outcome
+from dispatcher.lifecycle.run import ending_of
 from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.limits.turns import Turns
 from dispatcher.models import Process
-from dispatcher.worker import call as worker_call
 from tests import sessions
 from tests.clock import Clock
 from tests.deliveries.celery import Celery, outcome_of, worker_id
@@ -65,18 +64,15 @@ class Direct(Celery):
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
         before = self.row(run)
-        match _end_of(run, outcome_of(result, error)):
-            case worker_call.PutOff(wait=wait, key=key):
-                direct.put_off(run.handle, wait, key)
-            case worker_call.Changed(ending=ending, changes=changes):
-                direct.change(run.handle, ending, changes)
-            case Ending() as ending:
-                # Of another process than that which may be idle.
-                taker = replace(self._taker(run.worker, [self.queue]), process=None)
-                while (taken := self._trip(taker, [run], ending=ending)).locked:
-                    sleep(_AGAIN.total_seconds())
-                return bool(taken.ended)
-        return self.row(run).ticket != before.ticket
+        ending = ending_of(outcome_of(result, error), attempt=run.handle.attempt, policy=run.handle.retry)
+        if not ending.is_plain:
+            attempt.record(run.handle.ended(ending))
+            return self.row(run).ticket != before.ticket
+        # Of another process than that which may be idle.
+        taker = replace(self._taker(run.worker, [self.queue]), process=None)
+        while (taken := self._trip(taker, [run], ending=ending)).locked:
+            sleep(_AGAIN.total_seconds())
+        return bool(taken.ended)
 
     def _trip(self, taker: Taker, ends: Sequence[Run], *, room: int = 0, ending: Ending = _COMPLETED) -> Taken:
         ended = [each.handle.ended(ending) for each in ends]
@@ -123,7 +119,3 @@ def _run_of(start: Start, worker: str) -> Run:
     return Run(
         call=call.id, ticket=call.ticket, attempt=start.attempt, start_at=start.start_at, worker=worker, handle=start
     )
-
-
-def _end_of(run: Run, outcome: Outcome) -> worker_call.End:
-    return worker_call.end_of(outcome, attempt=run.handle.attempt, policy=run.handle.retry)

@@ -22,7 +22,7 @@ from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
-from tests.builders import HERE, seen, ticket_of
+from tests.builders import HERE, held, seen, ticket_of
 from tests.edges.pages import CALLS, KEYS, act, assert_bounded, post, read, url_of, url_of_row
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.pooler, pytest.mark.django]
@@ -91,7 +91,7 @@ def test_a_call_s_page_says_that_no_worker_knows_its_task_or_that_it_never_start
     workers.return_unknown(unknown.pk, ticket_of(seen(unknown)))
     assert "No live worker of queue celery has the task unknown." in read(boss, unknown)
     for _ in range(3):
-        engine.lose(unstarted.pk, ticket_of(seen(unstarted)), RuntimeError("exit 9"), is_crash=True)
+        engine.lose([held(unstarted)], RuntimeError("exit 9"), is_crash=True)
     assert "came back without a start 3 times" in read(boss, unstarted)
 
 

@@ -19,7 +19,7 @@ from dispatcher import api, engine
 from dispatcher.celery import periodic
 from dispatcher.lifecycle import heartbeat, periodic_runs
 from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
-from tests.builders import HERE, seen, ticket_of
+from tests.builders import HERE, held
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -70,7 +70,7 @@ def test_tasks_whose_calls_never_start_are_named(tasks: list[str], words: str) -
     heartbeat.record(replace(HERE, tasks=tasks), [])
     call = CallQueue.objects.send("t")
     for _ in range(3):
-        engine.lose(call.id, ticket_of(seen(call)), RuntimeError("exit 9"), is_crash=True)
+        engine.lose([held(call)], RuntimeError("exit 9"), is_crash=True)
     assert f"{words}: 1 call waits." in printed()
     (task,) = as_json()["unstarted_tasks"]
     assert (task["queue"], task["task"], task["returns"], task["known"]) == ("celery", "t", 3, tasks == ["t"])

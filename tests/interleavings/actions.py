@@ -9,7 +9,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.engine import ends, lost
+from dispatcher.engine import ends, recovery
 from dispatcher.lifecycle import claim, schedule, take
 from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.models import CallQueue, LaneSite, Slot
@@ -46,7 +46,7 @@ def finish_one(call: CallQueue) -> bool:
 
 def give_up() -> int:
     """Put back what has run out, the heart of a recovery, and let in what can go then; return how many."""
-    return lost.lose_expired(until=timezone.now())
+    return recovery.lose_expired(until=timezone.now())
 
 
 def wake_due() -> int:

@@ -151,10 +151,7 @@ class Stepped(Actor):
         if _HISTORY.search(text):
             return run()
         is_open = self.wrapper.in_atomic_block
-        if name == "commit":
-            self._stop(Step(name, Kind.COMMIT))
-            self.holds = False
-        elif (is_bounded := _BOUNDED.search(text) is not None) or _WRITES.search(text):
+        if (is_bounded := _BOUNDED.search(text) is not None) or _WRITES.search(text):
             self._stop(Step(name, Kind.WRITE if is_open else Kind.COMMIT, is_bounded))
             self.holds = is_open
         elif _READS.search(text):

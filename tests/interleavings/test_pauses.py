@@ -10,9 +10,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher import engine
-from dispatcher.engine import attempt
+from dispatcher.ending import InFlight
+from dispatcher.engine import ends
 from dispatcher.lifecycle import control
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
+from dispatcher.lifecycle.finish import Requeue
 from dispatcher.models import CallQueue, LaneSite, RateLimitKey, Slot
 from dispatcher.states import State
 from tests.interleavings.actions import come_along
@@ -47,7 +49,7 @@ def look_and_claim(call: CallQueue) -> tuple[bool, bool]:
     was_closed = is_closed()
     claimed = claim(call.id, call.ticket)
     if isinstance(claimed, Refused):
-        attempt.put_back(call.id, call.ticket)
+        ends.requeue([InFlight(call_id=call.id, ticket=call.ticket)], Requeue.UNUSED)
     return was_closed, isinstance(claimed, Claimed)
 
 

@@ -12,7 +12,7 @@ from dispatcher.engine import ends
 from dispatcher.lifecycle.claim import Claimed, claim
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
-from tests.builders import renew
+from tests.builders import held, renew
 from tests.interleavings.actions import LOST, finish_one, give_up, let_leases_run_out, running
 from tests.interleavings.stepper import explore, wide
 from tests.races.lockstep import concurrent
@@ -140,7 +140,7 @@ def test_a_loss_and_a_finish() -> None:
         assert now(call) == (State.COMPLETED if is_ours else State.RETRYABLE, 1, None, 0)
 
     cast = {
-        "main": partial(engine.lose, call.id, call.ticket, LOST, is_crash=True),
+        "main": partial(engine.lose, [held(call)], LOST, is_crash=True),
         "worker": partial(finish_one, call),
     }
     explore(cast, one_ended_it, at_least=30)
@@ -159,7 +159,7 @@ def test_a_loss_and_a_claim() -> None:
         else:
             assert (state, attempt, slots) == (State.DISPATCHED, 0, 1)
 
-    cast = {"main": partial(engine.lose, call.id, call.ticket, LOST, is_crash=True), "worker": partial(started, call)}
+    cast = {"main": partial(engine.lose, [held(call)], LOST, is_crash=True), "worker": partial(started, call)}
     explore(cast, attempts_are_right, at_least=20)
 
 

@@ -13,7 +13,7 @@ from dispatcher.lifecycle import send
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
-from tests.builders import erase
+from tests.builders import erase, held
 from tests.interleavings.actions import (
     LOST,
     all_are_admitted,
@@ -130,7 +130,7 @@ def test_a_cancel_and_a_trip_that_parks_a_lane() -> None:
 
 def test_a_loss_and_a_trip_that_puts_the_lane_to_sleep() -> None:
     (call,) = in_flight()
-    losing = partial(engine.lose, call.id, call.ticket, LOST, is_crash=True)
+    losing = partial(engine.lose, [held(call)], LOST, is_crash=True)
     explore({"worker": losing, "dispenser": engine.dispense}, all_are_admitted, at_least=40)
 
 

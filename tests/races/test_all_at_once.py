@@ -20,7 +20,7 @@ from dispatcher.states import State
 from tests.builders import renew
 from tests.races.audit import audit
 from tests.races.lockstep import Mailbox, at_once, concurrent
-from tests.races.traffic import declare_tenants, tick, work
+from tests.races.traffic import declare_tenants, work
 
 pytestmark = [concurrent, pytest.mark.server, pytest.mark.slow]
 
@@ -66,7 +66,7 @@ def play(seed: int, turns: int, ran: list[UUID]) -> None:
 
 def drain(seed: int, ran: list[UUID]) -> None:
     """Run what is left, to the last call."""
-    work(lambda: engine.recover() + tick(), run=Player(seed, ran).run)
+    work(lambda: engine.recover() + engine.tick(), run=Player(seed, ran).run)
 
 
 class Player:
@@ -89,7 +89,7 @@ class Player:
             self.override,
             self.beat,
             engine.recover,
-            tick,
+            engine.tick,
             engine.dispense,
         ]
 

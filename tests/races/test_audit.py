@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import api
+from dispatcher import api, engine
 from dispatcher.audit import Report, audit, repairs
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, RateLimitKey, Slot
@@ -21,7 +21,7 @@ from dispatcher.states import TERMINAL, State
 from tests.builders import HERE
 from tests.races import audit as by_force
 from tests.races.lockstep import POLL, Mailbox, actors, at_once, concurrent, eventually
-from tests.races.traffic import declare_tenants, execute, in_flight, tick
+from tests.races.traffic import declare_tenants, execute, in_flight
 
 pytestmark = concurrent
 
@@ -65,7 +65,7 @@ def work(over: Event) -> None:
 def serve(is_over: Callable[[], bool]) -> None:
     """Be a dispenser until the audits are done."""
     while not is_over():
-        tick()
+        engine.tick()
 
 
 def stir(over: Event) -> None:

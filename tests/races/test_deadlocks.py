@@ -17,7 +17,7 @@ from dispatcher.states import State
 from tests.builders import renew
 from tests.races.audit import audit
 from tests.races.lockstep import actors, concurrent, gated, holding
-from tests.races.traffic import ended, in_flight, tick, write
+from tests.races.traffic import ended, in_flight, write
 
 pytestmark = [concurrent, pytest.mark.server]
 
@@ -132,7 +132,7 @@ def test_two_trips_whose_keys_are_locked_by_each_other_do_not_deadlock() -> None
         assert [each.result() for each in ending] == [True, True]
         one.commit()
         two.commit()
-    tick()
+    engine.tick()
     assert CallQueue.objects.filter(state=State.DISPATCHED).count() == 1
     audit(has_ended=False)
 

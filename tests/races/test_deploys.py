@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from dispatcher import engine
 from dispatcher.ending import completed
 from dispatcher.engine import direct
 from dispatcher.lifecycle import heartbeat
@@ -24,7 +25,7 @@ from tests import releases
 from tests.builders import HERE
 from tests.races.audit import audit
 from tests.races.lockstep import DEADLINE, POLL, at_once, concurrent
-from tests.races.traffic import execute, tick, work
+from tests.races.traffic import execute, work
 
 pytestmark = [concurrent, pytest.mark.server, pytest.mark.pooler]
 
@@ -84,7 +85,7 @@ def tick_and_execute(barrier: Barrier) -> int:
         meet()
         execute(call, ticket)
 
-    return work(tick, run=run)
+    return work(engine.tick, run=run)
 
 
 def take_and_end(barrier: Barrier) -> int:

@@ -8,7 +8,7 @@ from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import at_once, concurrent, holding
-from tests.races.traffic import state_of, tick, write
+from tests.races.traffic import state_of, write
 
 pytestmark = concurrent
 
@@ -22,7 +22,7 @@ def test_a_resume_while_a_trip_decides_is_seen_by_one_of_them() -> None:
         api.pause("egress:1")
         (waiting,) = write([[EGRESS]])
         at_once(partial(api.resume, "egress:1"), engine.dispense)
-        tick()
+        engine.tick()
         assert state_of(waiting) == State.DISPATCHED
         api.cancel(waiting)
 
@@ -37,7 +37,7 @@ def test_a_locked_member_is_passed_over() -> None:
     with holding(LOCK, ["egress:1"]):
         assert engine.dispense() == 3
         assert use_now(["egress:1"]) == {"egress:1": 0}
-    tick()
+    engine.tick()
     assert use_now(["egress:1"]) == {"egress:1": 1}
     audit(has_ended=False)
 
@@ -48,7 +48,7 @@ def test_a_locked_member_stops_no_other_calls_of_the_queue() -> None:
     with holding(LOCK, ["egress:1"]):
         high = CallQueue.objects.send("noop", keys=[EGRESS], priority=5)
         low = CallQueue.objects.send("noop", keys=["other"])
-        tick()
+        engine.tick()
         assert [state_of(high), state_of(low)] == [State.AVAILABLE, State.DISPATCHED]
-    tick()
+    engine.tick()
     assert state_of(high) == State.DISPATCHED

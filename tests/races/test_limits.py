@@ -1,20 +1,22 @@
 """Invariant 1: whatever dispenses and works at once, no limit of any key is ever exceeded."""
 
 import random
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 import pytest
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.engine import attempt
+from dispatcher.ending import InFlight
+from dispatcher.engine import ends
+from dispatcher.lifecycle.finish import Requeue
 from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.request import Call
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import at_once, concurrent
-from tests.races.traffic import tick, tick_and_work, write
+from tests.races.traffic import tick_and_work, write
 
 pytestmark = [concurrent, pytest.mark.pooler]
 
@@ -22,13 +24,13 @@ pytestmark = [concurrent, pytest.mark.pooler]
 @pytest.fixture
 def admitted_again(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """Note the calls that were claimed too late for their start and go back, which changes the order of admissions."""
-    put_back, noted = attempt.put_back, list[UUID]()
+    requeue, noted = ends.requeue, list[UUID]()
 
-    def note(call_id: UUID, ticket: UUID, **options: Any) -> bool:
-        noted.append(call_id)
-        return put_back(call_id, ticket, **options)
+    def note(calls: Sequence[InFlight], reason: Requeue) -> int:
+        noted.extend(each.call_id for each in calls)
+        return requeue(calls, reason)
 
-    monkeypatch.setattr(attempt, "put_back", note)
+    monkeypatch.setattr(ends, "requeue", note)
     return noted
 
 
@@ -67,6 +69,6 @@ def test_trips_that_see_the_same_room_give_it_away_once() -> None:
         for queue in queues:
             write([[key]], queue=queue)
         at_once(*[partial(engine.dispense, queues=[queue]) for queue in queues])
-        tick()
+        engine.tick()
         assert use_now([key]) == {key: 5}
     audit(has_ended=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import api, engine
+from dispatcher import api, ending, engine
 from dispatcher import audit as auditing
-from dispatcher.engine import attempt
+from dispatcher.engine.stop import stop as stop_keys
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Stopped
@@ -24,7 +25,7 @@ from dispatcher.states import State
 from tests import db_admin
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
-from tests.races.traffic import declare_tenants, in_flight, state_of, tick, tick_and_work, write
+from tests.races.traffic import declare_tenants, ended, in_flight, state_of, tick_and_work, write
 
 pytestmark = [concurrent, pytest.mark.server]
 
@@ -104,7 +105,7 @@ def test_no_process_of_a_pool_waits_for_a_locked_key_when_its_provider_says_stop
         overdue_at = timezone.now()
     assert said_at < eventually(partial(blocked_until, "locked")) - timedelta(seconds=60) < overdue_at
     assert key is None or blocked_until("other") is None
-    (logged,) = [record for record in caplog.records if record.name == "dispatcher.engine.attempt"]
+    (logged,) = [record for record in caplog.records if record.name == "dispatcher.engine.stop"]
     assert logged.levelname == "WARNING"
     assert str(call.id) in logged.getMessage()
     assert "locked" in logged.getMessage().rpartition(":")[2]
@@ -128,9 +129,9 @@ def test_the_holder_of_a_key_s_lock_can_cancel_a_call_whose_provider_says_stop()
 def test_a_report_that_blocks_a_locked_key_is_in_its_history() -> None:
     RateLimitKey.objects.declare("locked", concurrency=5)
     (call,) = in_flight("locked")
-    stopped = Stopped(error=RateLimited(60), wait=timedelta(seconds=60))
+    stopped = replace(ended(call), ending=ending.stopped(timedelta(seconds=60), None))
     with locked("locked"), promptly() as do:
-        do(partial(attempt.stop, call.id, call.ticket, stopped, by="ann"))
+        do(partial(stop_keys, stopped, by="ann"))
         assert not KeyChange.objects.exists()
     change = eventually(KeyChange.objects.first)
     assert (change.key, change.verb, change.actor) == ("locked", "block", "ann")
@@ -163,7 +164,7 @@ def test_trips_that_want_two_keys_each_do_not_deadlock_where_each_waits_for_one(
     for number in range(40):
         write([["one", "two"] if number % 2 else ["two", "one"]], queue=queues[number % 8])
     assert sum(at_once(*[partial(engine.dispense, queues=[queue]) for queue in queues])) <= 40
-    tick()
+    engine.tick()
     assert not CallQueue.objects.waiting().exists()
     audit(has_ended=False)
 

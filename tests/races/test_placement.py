@@ -15,7 +15,7 @@ from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import Actor, actors, concurrent, holding
-from tests.races.traffic import tick, write
+from tests.races.traffic import write
 
 pytestmark = [concurrent, pytest.mark.server]
 
@@ -102,9 +102,9 @@ def test_a_sender_returns_promptly_beside_a_transaction_that_declared_its_key(
         admin.do(partial(RateLimitKey.objects.declare, "tenant:new", concurrency=1))
         calls = [promptly(partial(sends, "tenant:new")) for _ in range(2)]
         assert [(now(call).state, now(call).lane_id) for call in calls] == [(State.AVAILABLE, None)] * 2
-        assert tick() == 0
+        assert engine.tick() == 0
         admin.commit()
-    tick()
+    engine.tick()
     assert [now(call).state for call in calls] == [State.DISPATCHED, State.AVAILABLE]
     assert RateLimitKey.objects.get(name="tenant:new").concurrency == 1
     audit(has_ended=False)
@@ -116,7 +116,7 @@ def test_a_key_that_another_transaction_declared_and_rolled_back_is_made_by_the_
         admin.do(partial(RateLimitKey.objects.declare, "api", concurrency=1))
         call = promptly(partial(send, rate_limit={"key": "api", "concurrency": 2, "rate": [7, "PT1M"]}))
         admin.roll_back()
-    tick()
+    engine.tick()
     assert now(call).state == State.DISPATCHED
     key = RateLimitKey.objects.get(name="api")
     assert (key.concurrency, key.rate_limit, key.rate_period) == (2, 7, timedelta(minutes=1))
@@ -135,14 +135,14 @@ def test_one_open_transaction_does_not_stop_the_calls_of_other_keys() -> None:
         admin.open()
         admin.do(RateLimitKey.objects.declare, "tenant:held")
         began = time.monotonic()
-        tick()
-        tick()
+        engine.tick()
+        engine.tick()
         assert time.monotonic() - began < 2 * PROMPT_S
         held = now(calls.pop("tenant:held"))
         assert (held.state, held.lane_id) == (State.AVAILABLE, None)
         assert {now(call).state for call in calls.values()} == {State.DISPATCHED}
         admin.commit()
-    tick()
+    engine.tick()
     assert now(held).state == State.DISPATCHED
     audit(has_ended=False)
 
@@ -159,7 +159,7 @@ def test_a_call_that_two_place_at_once_is_placed_once() -> None:
             gate.rollback()
             committing.result()
             placing.result()
-    tick()
+    engine.tick()
     assert now(call).state == State.DISPATCHED
     assert Lane.objects.count() == 1
     audit(has_ended=False)

@@ -21,7 +21,7 @@ from dispatcher.states import OnLimit, State
 from tests.builders import erase, ticket_of
 from tests.races.audit import audit
 from tests.races.lockstep import Actor, actors, at_once, concurrent, holding
-from tests.races.traffic import in_flight, tick
+from tests.races.traffic import in_flight
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -82,7 +82,7 @@ def removing_keys() -> Iterator[tuple[Actor, psycopg.Connection[Any], "Future[in
 
 
 def assert_started(call: CallQueue) -> None:
-    tick()
+    engine.tick()
     call.refresh_from_db()
     assert call.state == State.DISPATCHED
     lane = Lane.objects.get(id=call.lane_id)
@@ -214,8 +214,8 @@ def test_senders_beside_removals_lose_nothing_and_fail_nowhere() -> None:
 
     sent = at_once(*[partial(send_and_leave, sends) for sends in (send, send_within, send, send_within)], clean, clean)
     while CallQueue.objects.filter(lane=None).exists():
-        tick()
-    tick()
+        engine.tick()
+    engine.tick()
     calls = {call.id for kept in sent for call in kept}
     assert set(CallQueue.objects.values_list("id", flat=True)) == calls
     assert CallQueue.objects.filter(state=State.DISPATCHED).count() == 6

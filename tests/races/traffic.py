@@ -7,7 +7,6 @@ from uuid import UUID
 
 from dispatcher import engine
 from dispatcher.ending import completed
-from dispatcher.engine.ticker import Ticker
 from dispatcher.lifecycle import send
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, RateLimitKey
@@ -68,10 +67,5 @@ def ended(call: CallQueue) -> Ended:
     return Ended(call_id=call.id, ticket=call.ticket, claim_id=None, ending=completed(None))
 
 
-def tick() -> int:
-    """Tick as a dispenser in a process of its own does, whatever else ticks in this one."""
-    return engine.tick(ticker=Ticker())
-
-
 dispense_and_work = partial(work, engine.dispense)
-tick_and_work = partial(work, tick)
+tick_and_work = partial(work, engine.tick)

@@ -13,7 +13,7 @@ from dispatcher import api, engine
 from dispatcher.errors import CallInvalid
 from dispatcher.messages import capture
 from dispatcher.models import CallQueue
-from tests.builders import committed, key, seen
+from tests.builders import committed, held, key, seen
 from tests.steps.conftest import Broker, make_app
 from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
@@ -92,7 +92,7 @@ def test_a_call_is_one_publication_to_receivers_however_often_it_is_published(
     key("api", concurrency=0)
     call = send(task=charge, keys=["api"])
     api.limit("api", {})
-    assert engine.lose(call.id, seen(call).ticket, OSError(), is_crash=False)  # type: ignore[arg-type]
+    assert engine.lose([held(call)], OSError(), is_crash=False)
     assert [each.headers["id"] for each in broker.take()].count(str(call.id)) == 2
     assert receivers.before.count(str(call.id)) == receivers.after.count(str(call.id)) == 1
 

@@ -97,7 +97,7 @@ def test_a_process_that_is_always_late_starts_calls_when_its_limits_allow_for_it
     while made is Refused.MISSED:
         tries += 1
         call = admitted("api", now=at(tries))
-        made = attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4())
+        made = attempt.Attempt(call.id, ticket_of(call), claim_id=uuid4()).claim_call()
     assert isinstance(made, Claimed)
     assert 1 < tries < 8
     # The next start is as much later.

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from dispatcher import engine
 from dispatcher.lifecycle import recover, schedule
-from dispatcher.lifecycle.claim import Refused, _DatabaseClock, claim
+from dispatcher.lifecycle.claim import Refused, _offsets, claim
 from dispatcher.lifecycle.run import Returned
 from dispatcher.models import CallQueue, Start
 from dispatcher.states import State
@@ -36,13 +36,13 @@ def step() -> Iterator[Callable[[float], None]]:
         with connection.cursor() as cursor:
             cursor.execute("SELECT set_config('stepped.by', %s, false)", [f"{seconds} seconds"])
 
-    _DatabaseClock.offsets.clear()
+    _offsets.clear()
     with connection.cursor() as cursor:
         cursor.execute(_MAKE)
     yield step
     with connection.cursor() as cursor:
         cursor.execute("DROP SCHEMA clock CASCADE")
-    _DatabaseClock.offsets.clear()
+    _offsets.clear()
 
 
 def run(*keys: str) -> CallQueue:

@@ -53,7 +53,7 @@ def test_a_message_that_came_twice_and_was_refused_once_leaves_the_attempt_to_wh
         assert isinstance(answer, Refused)
         return answer
 
-    monkeypatch.setattr(attempt, "claim_in_time", refused)
+    monkeypatch.setattr(attempt, "claim_or_wait", refused)
     assert engine.execute(call.id, ticket, lambda: pytest.fail("it runs elsewhere")) is Refused.KEY_CLOSED
     assert (seen(call).state, seen(call).attempt, seen(call).ticket) == (State.ACTIVE, 1, ticket)
     assert Slot.objects.filter(call=call).exists()

@@ -119,7 +119,7 @@ def test_a_claim_checks_the_connection(process: ThreadPoolExecutor, monkeypatch:
     for _ in range(2):
         call = admitted()
         process.submit(lambda: connection.close_if_unusable_or_obsolete()).result()  # noqa: PLW0108
-        claimed = process.submit(attempt.claim_in_time, call.id, ticket_of(call), claim_id=uuid4()).result()
+        claimed = process.submit(attempt.claim_or_wait, call.id, ticket_of(call), claim_id=uuid4()).result()
         assert isinstance(claimed, claim.Claimed)
         pids.append(process.submit(_pid).result())
         with closing(db_admin.connect()) as admin:

@@ -1,6 +1,7 @@
 """The trips of a worker's processes: what they leave when nothing starts, and who gets what they start."""
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 from socket import SHUT_RDWR, socket
 
@@ -9,11 +10,12 @@ from django.db import connection
 
 from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
+from dispatcher.lifecycle.claim import Refused
 from dispatcher.models import CallQueue
 from dispatcher.models import Process as Mark
 from dispatcher.request import Changes
 from dispatcher.states import State
-from dispatcher.worker.call import Changed, End, Missed, PutOff
+from dispatcher.worker.call import End
 from tests.builders import HERE, committed, key, seen, states
 from tests.faults import locked
 from tests.races.lockstep import eventually
@@ -75,7 +77,7 @@ def test_a_call_that_could_not_begin_in_time_goes_back_and_spends_no_attempt() -
     call = CallQueue.objects.send("noop", queue="mail")
     with process() as worker:
         assert worker.begun() == call.id
-        worker.end(by=Missed())
+        worker.end(by=Refused.MISSED)
         assert worker.begun() == call.id
         worker.end("begun")
         eventually(lambda: seen(call).state == State.COMPLETED)
@@ -87,7 +89,7 @@ def test_a_call_that_its_provider_puts_off_closes_its_key_and_waits() -> None:
     calls = [CallQueue.objects.send("noop", queue="mail", keys=["api"]) for _ in range(2)]
     with process() as worker:
         assert worker.begun() == calls[0].id
-        worker.end(by=PutOff(wait=timedelta(hours=1), key=None))
+        worker.end(by=ending.stopped(timedelta(hours=1), None))
         eventually(is_idle)
     stopped.refresh_from_db()
     assert stopped.blocked_until is not None
@@ -100,7 +102,7 @@ def test_a_call_that_asks_for_another_queue_is_made_again_there() -> None:
     failed = ending.failed(ValueError("again"), attempt=1, policy=None, wait=timedelta(0))
     with process() as worker:
         assert worker.begun() == call.id
-        worker.end(by=Changed(ending=failed, changes=Changes(queue="post")))
+        worker.end(by=replace(failed, changes=Changes(queue="post")))
         eventually(lambda: seen(call).queue == "post")
     assert (seen(call).attempt, seen(call).state) in [(1, State.RETRYABLE), (1, State.AVAILABLE), (1, State.DISPATCHED)]
 
@@ -138,9 +140,9 @@ AGAIN = ending.failed(ValueError("again"), attempt=1, policy=None, wait=timedelt
 @pytest.mark.parametrize(
     ("end", "state", "attempt"),
     [
-        (Missed(), State.AVAILABLE, 0),
-        (PutOff(wait=timedelta(hours=1), key=None), State.AVAILABLE, 0),
-        (Changed(ending=AGAIN, changes=Changes(args="[1]")), State.RETRYABLE, 1),
+        (Refused.MISSED, State.AVAILABLE, 0),
+        (ending.stopped(timedelta(hours=1), None), State.AVAILABLE, 0),
+        (replace(AGAIN, changes=Changes(args="[1]")), State.RETRYABLE, 1),
     ],
     ids=["missed", "put off", "changed"],
 )

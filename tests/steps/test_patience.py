@@ -11,8 +11,8 @@ from django.db import InterfaceError, OperationalError, connection, transaction
 from django.utils import timezone
 
 from dispatcher import api, engine
-from dispatcher.ending import Ending
-from dispatcher.engine import attempt, workers
+from dispatcher.ending import Ending, InFlight
+from dispatcher.engine import attempt, ends, workers
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import claim, take
 from dispatcher.lifecycle.finish import Ended
@@ -69,7 +69,7 @@ def test_a_claim_outlasts_a_connection_that_breaks(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "claim", losing(claim.claim))
-    assert isinstance(attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4()), claim.Claimed)
+    assert isinstance(attempt.claim_or_wait(call.id, ticket_of(call), claim_id=uuid4()), claim.Claimed)
     assert (seen(call).state, seen(call).attempt) == (State.ACTIVE, 1)
 
 
@@ -175,7 +175,8 @@ def test_the_end_that_another_gave_an_attempt_is_not_taken_for_ones_own_whose_an
                         other_process.setattr(attempt, "running", frozenset)
                         assert workers.release_all(HERE.id) == 1
                 case "the loss of its process":
-                    assert engine.lose(call.id, ticket, WorkerLost("killed"), is_crash=True, claim_id=claim_id)
+                    gone = InFlight(call_id=call.id, ticket=ticket, claim=claim_id)
+                    assert engine.lose([gone], WorkerLost("killed"), is_crash=True)
                 case _:
                     cancelled = Ending(state=State.CANCELLED)
                     ended_by = Ended(call_id=call.id, ticket=ticket, claim_id=None, ending=cancelled)
@@ -231,7 +232,7 @@ def test_a_claim_that_was_refused_puts_its_call_back_when_the_database_is_there_
     call: CallQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.pause("api")
-    monkeypatch.setattr(attempt, "put_back", losing_questions(attempt.put_back))
+    monkeypatch.setattr(ends, "requeue", losing_questions(ends.requeue))
     assert engine.execute(call.id, ticket_of(call), pytest.fail) is claim.Refused.KEY_CLOSED
     assert states([call]) == [State.AVAILABLE]
 

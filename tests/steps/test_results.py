@@ -14,7 +14,7 @@ from dispatcher.celery import results
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import claim, schedule
 from dispatcher.models import CallQueue, ResultCursor
-from tests.builders import SECOND, committed, key, ticket_of
+from tests.builders import SECOND, committed, held, key, ticket_of
 from tests.races.lockstep import eventually
 from tests.steps.conftest import app as ordinary_app
 from tests.steps.conftest import make_app
@@ -80,7 +80,7 @@ def test_a_call_whose_worker_was_lost_for_good_has_failed() -> None:
     call = CallQueue.objects.send("tests.kept", retry={"max_attempts": 1})
     ticket = ticket_of(CallQueue.objects.get(id=call.id))
     claim.claim(call.id, ticket)
-    assert engine.lose(call.id, ticket, WorkerLost("its worker fell silent"), is_crash=True)
+    assert engine.lose([held(call)], WorkerLost("its worker fell silent"), is_crash=True)
     results.report()
     assert result_of(call).state == states.FAILURE
     with pytest.raises(WorkerLost, match="fell silent"):

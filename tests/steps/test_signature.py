@@ -15,7 +15,7 @@ from dispatcher.errors import CallInvalid
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue
 from dispatcher.states import State
-from tests.builders import committed, key, seen, ticket_of, waiting
+from tests.builders import committed, held, key, seen, waiting
 from tests.steps.conftest import Broker, make_app
 from tests.steps.send_variants import SendVariant, alone, every_send_variant
 
@@ -341,7 +341,7 @@ def test_headers_reach_the_message_at_every_attempt(send: SendVariant, broker: B
     call = send(task=add.s(1).set(headers={"tenant": "acme", "both": 1}), headers={"user": 7, "both": 2})
     wanted = {"tenant": "acme", "user": 7, "both": 2}
     assert seen(call).headers == wanted
-    assert engine.lose(call.id, ticket_of(seen(call)), OSError(), is_crash=False)
+    assert engine.lose([held(call)], OSError(), is_crash=False)
     messages = [each.headers for each in broker.take() if each.headers["id"] == str(call.id)]
     assert len({headers[TICKET_HEADER] for headers in messages}) == 2
     assert [{name: headers[name] for name in wanted} for headers in messages] == [wanted, wanted]

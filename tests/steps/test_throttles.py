@@ -68,7 +68,7 @@ def test_a_soft_time_limit_before_the_start_spends_no_attempt(monkeypatch: pytes
         patch.setattr(claim, "_LATE", timedelta(seconds=9))
         match where:
             case "before the claim":
-                patch.setattr(attempt, "claim_in_time", limited)
+                patch.setattr(attempt, "claim_or_wait", limited)
             case "in the wait":
                 patch.setattr(claim, "is_in_time", limited)
             case _:

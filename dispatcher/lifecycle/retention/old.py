@@ -87,8 +87,7 @@ def _batches(rows: "QuerySet[Any]", field: str, size: int) -> Iterator[list[Any]
     """Give the primary keys of rows in the order of this field."""
     last = Q()
     while True:
-        with sql.own_transaction():
-            sql.read_in_order()
+        with sql.own_transaction(in_order=True):
             batch = list(rows.filter(last).order_by(field, "pk").values_list("pk", field)[:size])
         if not batch:
             return

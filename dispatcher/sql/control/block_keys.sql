@@ -5,9 +5,7 @@ WITH blocked AS (
        SET blocked_until = GREATEST(key.blocked_until, {{now}} + %(wait)s::interval)
       FROM (SELECT id
               FROM dispatcher_ratelimitkey
-             -- An array: OR would read all keys.
-             WHERE id = ANY (ARRAY(SELECT named.id FROM dispatcher_ratelimitkey AS named
-                                    WHERE named.name = ANY (%(names)s::text[])) || %(keys)s::bigint[])
+             WHERE name = ANY (%(names)s::text[])
              ORDER BY id
                FOR NO KEY UPDATE) AS locked
      WHERE key.id = locked.id

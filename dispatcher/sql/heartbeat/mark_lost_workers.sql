@@ -13,4 +13,4 @@ UPDATE dispatcher_worker AS worker
                                        WHERE slot.lease_until >= {{now}} AND slot.worker_id IS NOT NULL))
         ORDER BY silent.id
           FOR NO KEY UPDATE SKIP LOCKED))
-RETURNING worker.id, worker.name
+RETURNING worker.name

@@ -26,7 +26,9 @@ WITH wanted AS (
     SELECT DISTINCT clock_timestamp(), joined.id
       FROM made
      CROSS JOIN LATERAL ({{groups_named(made.name)}}) AS joined
-     WHERE {{any_group}}
+     -- Reads the first entry of the index key_group, which is empty where no key is a group.
+     WHERE (SELECT part.id FROM dispatcher_ratelimitkey AS part
+             WHERE part.is_group ORDER BY part.name LIMIT 1) IS NOT NULL
 )
 INSERT INTO dispatcher_keychange (key, verb, actor, source, reason, before, after)
 SELECT made.name, 'make', left(wanted.sender, 255), 'http', '', '{}', wanted.policy

@@ -1,13 +1,12 @@
 -- release_oversized: let calls that waited alone wait in their lanes again, in their old places, where the limits in
--- force allow their cost: of the keys named and their groups, or if none is of the next ones after `after`; per key up
--- to `most`, the cheapest first. Each lane gets a note: what comes back may be its first call, so it is looked at even
--- where it is parked. A key that is gone limits nothing; a group allows what its largest member does.
--- `last`: where the next look goes on, 0 at the end. Hops from key to key on the index call_oversized, so the number
--- of such calls costs nothing.
+-- force allow their cost: of the next keys after `after`, per key up to `most`, the cheapest first. Each lane gets a
+-- note: what comes back may be its first call, so it is looked at even where it is parked. A key that is gone limits
+-- nothing; a group allows what its largest member does. `last`: where the next look goes on, 0 at the end. Hops from
+-- key to key on the index call_oversized, so the number of such calls costs nothing.
 WITH RECURSIVE {{clock}}, hop AS (
     (SELECT call.oversized_key_id AS key_id, 1 AS number
        FROM dispatcher_callqueue AS call
-      WHERE call.oversized_key_id > %(after)s::bigint AND %(keys)s::bigint[] IS NULL
+      WHERE call.oversized_key_id > %(after)s::bigint
       ORDER BY call.oversized_key_id
       LIMIT 1)
      UNION ALL
@@ -20,20 +19,11 @@ WITH RECURSIVE {{clock}}, hop AS (
             ORDER BY call.oversized_key_id
             LIMIT 1) AS next
      WHERE hop.number < %(most_keys)s::int
-), found AS MATERIALIZED (
-    SELECT hop.key_id AS id FROM hop
-     UNION
-    SELECT unnest(%(keys)s::bigint[])
-     UNION
-    SELECT joined.id
-      FROM dispatcher_ratelimitkey AS part
-     CROSS JOIN LATERAL ({{groups_named(part.name)}}) AS joined
-     WHERE {{any_group}} AND part.id = ANY (%(keys)s::bigint[]) AND NOT part.is_group
 ), raised AS MATERIALIZED (
-    SELECT found.id, LEAST(COALESCE(key.fits, 2147483647), member.fits) AS fits
+    SELECT hop.key_id AS id, LEAST(COALESCE(key.fits, 2147483647), member.fits) AS fits
       FROM clock
-     CROSS JOIN found
-      LEFT JOIN {{@room}}(ARRAY(SELECT found.id FROM found), NULL, clock.now, '0', '0') AS key ON key.id = found.id
+     CROSS JOIN hop
+      LEFT JOIN {{@room}}(ARRAY(SELECT hop.key_id FROM hop), NULL, clock.now, '0', '0') AS key ON key.id = hop.key_id
       LEFT JOIN LATERAL (
            SELECT COALESCE(max(each.fits), 0) AS fits
              FROM {{@room}}({{@members_of}}(key.name), NULL, clock.now, '0', '0') AS each) AS member ON key.is_group

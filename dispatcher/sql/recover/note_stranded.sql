@@ -61,7 +61,6 @@ WITH RECURSIVE {{clock}}, slice AS MATERIALIZED (
     INSERT INTO dispatcher_note (at, lane_id, key_id, is_forced)
     SELECT clock.now, stranded.lane_id, stranded.key_id, true FROM clock CROSS JOIN stranded
 )
-SELECT ARRAY(SELECT stranded.lane_id FROM stranded WHERE stranded.lane_id IS NOT NULL ORDER BY lane_id) AS lanes,
-       ARRAY(SELECT stranded.key_id FROM stranded WHERE stranded.key_id IS NOT NULL ORDER BY key_id) AS keys,
+SELECT (SELECT count(*) FROM stranded) AS count,
        COALESCE((SELECT max(slice.id) FROM slice HAVING count(*) = %(most_lanes)s::int), 0) AS last_lane,
        COALESCE((SELECT max(hop.key_id) FROM hop HAVING count(*) = %(most_keys)s::int), 0) AS last_key

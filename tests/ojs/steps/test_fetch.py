@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 
 from dispatcher import engine, sql
 from dispatcher.ending import Reported
-from dispatcher.engine import fetched, workers
+from dispatcher.engine import workers
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Process, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
@@ -33,7 +33,6 @@ ANOTHERS = RejectedReport(state=State.ACTIVE, is_anothers=True)
 
 @pytest.fixture(autouse=True)
 def _pulled(db: None, broker: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched, "_seen", set())
     monkeypatch.setitem(current_app.tasks, "mail.celery", current_app.tasks["celery.map"])
     Queue.objects.create(name="mail", delivery="http")
 
@@ -79,26 +78,15 @@ def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_i
     assert dict(Queue.objects.values_list("name", "delivery")) == {"mail": "http", "old": "broker", "new": "http"}
 
 
-def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes() -> None:
     for name in ("mine", "celerys"):
         queues.open_queue(name)
         CallQueue.objects.send("mail.celery", args=[None, []], queue=name)
-    assert "task mail.celery was sent to queue 'celerys', which workers fetch from over HTTP" in caplog.text
     assert queues.assign_queues(["mine"]) == []
     workers.record_heartbeat(replace(HERE, queues=["mine", "celerys"]), [])
     assert queues.assign_queues(["mine", "celerys"]) == ["celerys"]
     # The call that waited was let in at once.
     assert dict(CallQueue.objects.values_list("queue", "state")) == {"mine": "available", "celerys": "dispatched"}
-
-
-def test_a_queue_whose_calls_are_fetched_is_reported_once_to_those_that_send_tasks_of_celery(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    send(3)
-    assert not caplog.records, "mail.send is no task of Celery's"
-    for _ in range(2):
-        CallQueue.objects.send("mail.celery", args=[None, []], queue="mail")
-    assert len(caplog.records) == 1
 
 
 # Whose report counts

@@ -1,2 +1,0 @@
--- begin: open a transaction; it travels with the first statement of the transaction.
-BEGIN

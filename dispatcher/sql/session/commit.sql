@@ -1,2 +1,0 @@
--- commit: commit the transaction; it travels with the last statement of the transaction.
-COMMIT
