@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature as signature_of
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from celery import Celery
+from celery.app.amqp import AMQP
 from celery.utils.saferepr import saferepr
 from kombu.common import Broadcast
 
@@ -17,19 +19,7 @@ from dispatcher.messages.tickets import CALL_HEADER, CHOSEN_HEADER, TICKET_HEADE
 if TYPE_CHECKING:
     from dispatcher.models import CallQueue
 
-_OF_THE_TASK: Final = frozenset(
-    {
-        "argsrepr",
-        "ignore_result",
-        "kwargsrepr",
-        "parent_id",
-        "root_id",
-        "shadow",
-        "soft_time_limit",
-        "stamped_headers",
-        "time_limit",
-    }
-)
+_OF_THE_TASK: Final = frozenset(signature_of(AMQP.as_task_v2).parameters)
 """The options of a message that are headers of Celery's; the others are the broker's."""
 
 _templates: WeakKeyDictionary[Any, dict[str, tuple[dict[str, Any], dict[str, Any], Any]]] = WeakKeyDictionary()

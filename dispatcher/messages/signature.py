@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from celery import Celery, Task, current_app
+from celery.app.task import extract_exec_options
 from celery.canvas import Signature
 from celery.exceptions import QueueNotFound
 from kombu import compression, serialization
@@ -23,54 +25,12 @@ _LONGEST: Final = timedelta(days=36_525)
 _HIGHEST_PRIORITY: Final = 255
 """Of AMQP; RabbitMQ and Redis use fewer."""
 
-_TASKS_OWN: Final = (
-    "queue",
-    "exchange",
-    "routing_key",
-    "priority",
-    "expires",
-    "serializer",
-    "compression",
-    "delivery_mode",
-    "time_limit",
-    "soft_time_limit",
-    "ignore_result",
-    "mandatory",
-    "immediate",
-)
-"""The attributes of a task that `Task.apply_async` takes as options of the message."""
 _WORKER_READS: Final = {
     "time_limit": "task_time_limit",
     "soft_time_limit": "task_soft_time_limit",
     "ignore_result": "task_ignore_result",
 }
 """Attributes that come from a setting where the task names none; a worker has the same settings."""
-PROTOCOL: Final = frozenset(
-    {
-        "argsrepr",
-        "eta",
-        "expires",
-        "group",
-        "group_index",
-        "id",
-        "ignore_result",
-        "kwargsrepr",
-        "lang",
-        "origin",
-        "parent_id",
-        "replaced_task_nesting",
-        "retries",
-        "root_id",
-        "shadow",
-        "stamped_headers",
-        "stamps",
-        "task",
-        "timelimit",
-        CALL_HEADER,
-        TICKET_HEADER,
-    }
-)
-"""Headers of Celery's message protocol, and the ticket's."""
 _CANVAS: Final = frozenset(
     f"celery.{name}" for name in ("accumulate", "chain", "chord", "chunks", "group", "map", "starmap")
 )
@@ -189,7 +149,8 @@ def options_of(task: Task | None) -> Mapping[str, Any]:
 
 
 def _own(task: Task | None) -> dict[str, Any]:
-    own = {name: getattr(task, name, None) for name in _TASKS_OWN}
+    """Return the attributes of a task that `Task.apply_async` takes as options of the message."""
+    own = {} if task is None else {**extract_exec_options(task), "ignore_result": task.ignore_result}
     return {name: value for name, value in own.items() if value is not None}
 
 
@@ -230,11 +191,17 @@ def _with_arguments(call: Call, task: Task) -> Call:
     return replace(call, args=args, kwargs=kwargs)
 
 
+@cache
+def protocol() -> frozenset[str]:
+    """Return the headers of Celery's message protocol, and the ticket's."""
+    return frozenset({*current_app.amqp.as_task_v2("", "").headers, CALL_HEADER, TICKET_HEADER})
+
+
 def _headers(*given: object) -> dict[str, Any] | None:
     """Merge headers, the later ones over those before. Raises CallInvalid for one that is Celery's own."""
     headers = {name: value for each in given for name, value in (validate.mapping("headers", each) or {}).items()}
     for name in headers:
-        if name in PROTOCOL:
+        if name in protocol():
             raise CallInvalid(f"headers[{name!r}]", "is a header of Celery's own; choose another name.")
     return headers or None
 
