@@ -40,9 +40,10 @@ _GREEN = {"gevent", "eventlet"}
 
 
 class _Identity:
-    """The worker id of this process, or of the process that forked it."""
+    """The worker of this process, or of the process that forked it."""
 
     worker: UUID | None = None
+    name: str | None = None
     has_direct: bool | None = None
 
 
@@ -85,9 +86,10 @@ class Presence(bootsteps.StartStopStep):
         """Give the worker its id, before the pool's processes are forked; nothing runs yet."""
         super().__init__(worker, **kwargs)
         _Identity.worker = self.id = uuid7.uuid7()
+        _Identity.name = worker.hostname
         self.worker = worker
         self.over = Event()
-        self.background = _Background(worker.hostname)
+        self.background = _Background()
 
     def start(self, worker: WorkController) -> None:
         """Start the heartbeat, which registers the worker, and the thread for work beside the worker's loop."""
@@ -128,7 +130,7 @@ class Presence(bootsteps.StartStopStep):
         done = Event()
 
         def do() -> None:
-            self._try(what, work)
+            try_to(what, work)
             done.set()
 
         in_background(what, do)
@@ -142,14 +144,16 @@ class Presence(bootsteps.StartStopStep):
     def _beat(self) -> None:
         """Send a heartbeat every period; sooner after a failure, so that leases survive a short outage."""
         while not self.over.is_set():
-            is_recorded = self._try("send its heartbeat", self._record)
+            is_recorded = try_to("send its heartbeat", self._record)
             period = conf().heartbeat.total_seconds() / (1 if is_recorded else 3)
             self.over.wait(period * random.uniform(0.9, 1.0))  # noqa: S311 -- so that not all come at once
         connections.close_all()
 
     def _record(self) -> None:
         _Identity.has_direct = bool(
-            workers.record_heartbeat(self._worker_info(), [*reserved_calls(), *_calls_of_loops()])
+            workers.record_heartbeat(
+                self._worker_info(), [*reserved_calls(), *(call for held in _held for call in held())]
+            )
         )
 
     def _worker_info(self) -> WorkerInfo:
@@ -165,9 +169,6 @@ class Presence(bootsteps.StartStopStep):
             tasks=sorted(worker.app.tasks),
         )
 
-    def _try(self, what: str, work: Callable[[], object]) -> bool:
-        return _try(self.worker.hostname, what, work)
-
 
 class _Background:
     """A thread with a connection of its own for work on the database that the worker's loop must not wait for.
@@ -179,8 +180,8 @@ class _Background:
     current: ClassVar["_Background | None"] = None
     """That of the worker of this process, or of the one that forked it."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.pid = name, 0
+    def __init__(self) -> None:
+        self.pid = 0
         self.waiting: deque[tuple[str, Callable[[], object]]] = deque()
         self.news = Event()
         self.is_over = False
@@ -209,7 +210,7 @@ class _Background:
             locked: list[tuple[str, Callable[[], object]]] = []
             while self.waiting:
                 what, work = self.waiting.popleft()
-                _try(self.name, what, partial(_do_or_put_off, work, partial(locked.append, (what, work))))
+                try_to(what, partial(_do_or_put_off, work, partial(locked.append, (what, work))))
             self.waiting.extend(locked)
         connections.close_all()
 
@@ -237,10 +238,10 @@ def in_background(what: str, work: Callable[[], object]) -> None:
     if background is not None and background.pid == getpid():
         background.add(what, work)
     else:
-        _try(str(worker_id()), what, work)
+        try_to(what, work)
 
 
-def _try(name: str, what: str, work: Callable[[], object]) -> bool:
+def try_to(what: str, work: Callable[[], object]) -> bool:
     """Do this on a connection that can be used; log what fails, and return whether nothing did."""
     try:
         close_old_connections()
@@ -252,11 +253,11 @@ def _try(name: str, what: str, work: Callable[[], object]) -> bool:
             # It may lead to a server that is read-only by now.
             sql.discard_connection()
         # What a worker holds is believed for several heartbeats, and recovered after that.
-        logger.warning("worker %s could not %s", name, what, exc_info=True)
+        logger.warning("worker %s could not %s", _Identity.name, what, exc_info=True)
         return False
     except Exception:
         # A worker that stopped its heartbeats would lose all calls that it runs.
-        logger.exception("worker %s could not %s", name, what)
+        logger.exception("worker %s could not %s", _Identity.name, what)
         return False
     return True
 
@@ -300,10 +301,6 @@ def note_running(request: Request) -> None:
 def note_ended(request: Request) -> None:
     """Note that the pool no longer runs the task of this message."""
     _running.discard(request)
-
-
-def _calls_of_loops() -> list[ReservedCall]:
-    return [call for held in _held for call in held()]
 
 
 def reserved_calls() -> list[ReservedCall]:

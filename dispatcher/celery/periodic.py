@@ -17,18 +17,17 @@ from typing import TYPE_CHECKING, Any, Final
 from celery import Celery, Task, bootsteps
 from celery.worker import WorkController
 from celery.worker.strategy import default as default_strategy
-from django.db import close_old_connections, connections
+from django.db import connections
 from kombu.message import Message
 
-from dispatcher import engine, sql
+from dispatcher import engine
 from dispatcher.celery import results
-from dispatcher.celery.heartbeat import has_direct, worker_id
+from dispatcher.celery.heartbeat import has_direct, try_to, worker_id
 from dispatcher.conf import conf
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, Periodic
 from dispatcher.messages import broker
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.sql import faults
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
@@ -143,7 +142,7 @@ class PeriodicTasks(bootsteps.StartStopStep):
             if monotonic() >= self._looks_at:
                 self._looks_at = monotonic() + self._pause()
                 if conf().fallback_schedule:
-                    _attempt("look for periodic tasks", self._look)
+                    try_to("look for periodic tasks", self._look)
             if not self._looks_often():
                 connections.close_all()
             self._news.wait(max(0.0, self._looks_at - monotonic()))
@@ -176,12 +175,12 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def _run(self, name: str, work: Callable[[], object]) -> None:
         if works()[name].task.every < _OFTEN:
-            _attempt(f"run {name}", work)
+            try_to(f"run {name}", work)
         else:
             self._begin(name, partial(self._run_alone, name, work))
 
     def _run_alone(self, name: str, work: Callable[[], object]) -> None:
-        _attempt(f"run {name}", work)
+        try_to(f"run {name}", work)
         connections.close_all()
         del self._running[name]
         self._news.set()
@@ -189,19 +188,6 @@ class PeriodicTasks(bootsteps.StartStopStep):
     def _begin(self, name: str, work: Callable[[], object]) -> None:
         thread = self._running[name] = Thread(target=work, name=name, daemon=True)
         thread.start()
-
-
-def _attempt(what: str, work: Callable[[], object]) -> None:
-    """Do this in a thread that must go on whatever happens; after a failure on another connection."""
-    try:
-        close_old_connections()
-        work()
-    except sql.DATABASE_ERRORS as fault:
-        connections.close_all()
-        if not faults.report_unmigrated(fault):
-            logger.warning("could not %s: %s", what, fault)
-    except Exception:
-        logger.exception("could not %s", what)
 
 
 def strategy(task: Task, app: Celery, consumer: "Consumer", **options: Any) -> Callable[..., Any]:
