@@ -16,14 +16,14 @@ _FIELDS: Final = ("url", "params", "data", "json", "headers", "cookies", "files"
 _LONGEST_S: Final = 3_600
 """The longest `timeout` of an HTTP request."""
 _FORM: Final = 'give {"method": "post", "params": {"url": ...}}, or the name of a registered handler as method.'
-_registered: Final[dict[str, Handler]] = {}
+registered: Final[dict[str, Handler]] = {}
 
 
 def register(method: str) -> Callable[[Handler], Handler]:
     """Register a handler for `call_data["method"]`; it is called with `call_data["params"]` as keywords."""
 
     def remember(handler: Handler) -> Handler:
-        _registered[method] = handler
+        registered[method] = handler
         return handler
 
     return remember
@@ -33,11 +33,11 @@ def run(call_data: dict[str, Any]) -> Any:
     """Run a call's handler and return its result. Raises CallInvalid or UnknownMethod."""
     check(call_data)
     method, params = call_data["method"], call_data.get("params", {})
-    if method in _registered:
-        return _registered[method](**params)
+    if method in registered:
+        return registered[method](**params)
     if method.lower() in _HTTP:
         return _request(method, params)
-    raise UnknownMethod(method, sorted({*_registered, *_HTTP}))
+    raise UnknownMethod(method, sorted({*registered, *_HTTP}))
 
 
 def check(call_data: object) -> None:
@@ -54,7 +54,7 @@ def check(call_data: object) -> None:
         raise CallInvalid("call_data.method", f"{method!r} must be a name; {_FORM}")
     if not isinstance(params, Mapping):
         raise CallInvalid("call_data.params", f"{type(params).__name__} must be a mapping of names to values.")
-    if method in _registered or method.lower() not in _HTTP:
+    if method in registered or method.lower() not in _HTTP:
         return
     if not (isinstance(params.get("url"), str) and params["url"]):
         raise CallInvalid("call_data.params.url", f"is missing; {method} is an HTTP request: name its address.")

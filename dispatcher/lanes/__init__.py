@@ -17,8 +17,7 @@ from dispatcher import groups, sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
 from dispatcher.extension import HTTP_MISSING, registered
-from dispatcher.limits.policy import Policy, stored
-from dispatcher.limits.usage import PolicyRow
+from dispatcher.limits.policy import Policy, PolicyRow, stored
 from dispatcher.models import RateLimitKey
 from dispatcher.states import Delivery, OnLimit
 
