@@ -1,7 +1,6 @@
-"""The Celery side: the task base class that claims before it runs, and what a worker does beside its tasks.
+"""The Celery side: the base class of tasks and of their requests, and what a worker does beside its tasks.
 
-A task of another class gets it from the worker (see dispatcher.celery.fence). A task that is sent without the
-dispatcher (`.delay()`) runs as always.
+A task that is sent without the dispatcher (`.delay()`) runs as always.
 """
 
 import logging
@@ -28,7 +27,7 @@ from dispatcher.celery import heartbeat, retries, revoke
 from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped
-from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, ticket_in, uuid_of
+from dispatcher.messages.tickets import headers_of, ticket_in, uuid_of
 
 logger = logging.getLogger(__name__)
 
@@ -106,22 +105,17 @@ class DispatchedRequest(Request):
 
 
 class DispatchedTask(DjangoTask):
-    """A task that, when it was dispatched, claims its call before it runs and finishes it after."""
+    """A task whose retries wait in the database; in a worker it claims its call (see dispatcher.celery.fence)."""
 
     Request = DispatchedRequest
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run: fenced by the ticket if the message carries one, plainly otherwise."""
+        """Run in the request of the message; from code, or by itself from within its own attempt, in one of its own."""
         request = self.request
         if request.called_directly or request.get("is_running"):
-            # From code, or by itself from within its own attempt.
             return super().__call__(*args, **kwargs)
-        if ticket_of(request) is None:
-            return self.run(*args, **kwargs)
         request.update(is_running=True)
-        if request.get("is_claimed"):
-            return self.run(*args, **kwargs)
-        return attempt_of(self, partial(self.run, *args, **kwargs))
+        return self.run(*args, **kwargs)
 
     def retry(  # noqa: PLR0917 -- Celery's signature
         self,
@@ -193,8 +187,7 @@ class DispatchedTask(DjangoTask):
 
 def ticket_of(request: Context) -> UUID | None:
     """Return the ticket of the message that a task runs for; None if it came without the dispatcher."""
-    named = {name: request.get(name) for name in (TICKET_HEADER, CALL_HEADER) if request.get(name) is not None}
-    return ticket_in({**named, **(request.headers or {})}, request.id)
+    return ticket_in(headers_of(request), request.id)
 
 
 def attempt_of(task: Task, run: Callable[[], Any]) -> Any:

@@ -284,10 +284,11 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name in stamps:
             continue
-        check = _CHECKS.get(name)
-        if check is None:
+        if name not in _CHECKS:
             raise CallInvalid(name, "is no option of a call's message; leave it out, or see the fields of send().")
-        check(name, value)
+        is_valid, wanted = _CHECKS[name]
+        if not is_valid(value):
+            raise CallInvalid(name, f"{value!r} {wanted}.")
     hard, soft = options.get("time_limit"), options.get("soft_time_limit")
     if hard and soft and soft > hard:
         raise CallInvalid("soft_time_limit", f"{soft} is more than time_limit ({hard}); give at most that.")
@@ -298,62 +299,52 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _check(is_valid: Callable[[Any], bool], wanted: str) -> Callable[[str, object], None]:
-    """Return a check of an option. Its error says what is wanted."""
-
-    def check(field: str, value: object) -> None:
-        if not is_valid(value):
-            raise CallInvalid(field, f"{value!r} {wanted}.")
-
-    return check
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_encoded(value: Any) -> bool:
+def _is_compression(value: Any) -> bool:
     with suppress(KeyError, TypeError):
         return bool(compression.get_encoder(value))
     return False
 
 
-def _check_priority(field: str, value: object) -> None:
-    validate.whole(f"{field} (of the message)", value, 0, _HIGHEST_PRIORITY)
-
-
-def _check_serializer(field: str, value: object) -> None:
-    if value == "pickle":
-        remedy = "set serializer='json' for the task."
-        raise CallInvalid(field, f"'pickle' promises objects, and the database holds arguments as JSON only; {remedy}")
+def _is_serializer(value: object) -> bool:
     encoders = serialization.registry._encoders  # noqa: SLF001 -- kombu has no other way to ask
-    if not isinstance(value, str) or value not in encoders:
-        raise CallInvalid(field, f"{value!r} is not registered with kombu.serialization.")
+    return isinstance(value, str) and value != "pickle" and value in encoders
 
 
-_check_seconds: Final = _check(
-    lambda value: not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf,
-    "must be a number of seconds",
-)
-_check_switch: Final = _check(lambda value: isinstance(value, bool), "must be True or False")
-_check_text: Final = _check(lambda value: isinstance(value, str), "must be a text")
-_CHECKS: Final = {
-    "argsrepr": _check_text,
-    "compression": _check(_is_encoded, "is not registered with kombu.compression"),
-    "delivery_mode": _check(
-        lambda value: value in (1, 2, "transient", "persistent"), "must be 1 ('transient') or 2 ('persistent')"
+_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    **dict.fromkeys(
+        ("argsrepr", "kwargsrepr", "parent_id", "root_id", "routing_key", "shadow"),
+        (lambda value: isinstance(value, str), "must be a text"),
     ),
-    "ignore_result": _check_switch,
-    "immediate": _check_switch,
-    "kwargsrepr": _check_text,
-    "mandatory": _check_switch,
-    "parent_id": _check_text,
-    "priority": _check_priority,
-    "root_id": _check_text,
-    "routing_key": _check_text,
-    "serializer": _check_serializer,
-    "shadow": _check_text,
-    "soft_time_limit": _check_seconds,
-    "stamped_headers": _check(
+    **dict.fromkeys(
+        ("ignore_result", "immediate", "mandatory"), (lambda value: isinstance(value, bool), "must be True or False")
+    ),
+    **dict.fromkeys(
+        ("time_limit", "soft_time_limit"),
+        (
+            lambda value: (_is_whole(value) or isinstance(value, float)) and 0 <= value < math.inf,
+            "must be a number of seconds",
+        ),
+    ),
+    "compression": (_is_compression, "is not registered with kombu.compression"),
+    "delivery_mode": (
+        lambda value: value in (1, 2, "transient", "persistent"),
+        "must be 1 ('transient') or 2 ('persistent')",
+    ),
+    "priority": (
+        lambda value: _is_whole(value) and 0 <= value <= _HIGHEST_PRIORITY,
+        f"must be a whole number from 0 to {_HIGHEST_PRIORITY}, since it is that of the message",
+    ),
+    "serializer": (
+        _is_serializer,
+        "is not registered with kombu.serialization, or promises objects; set serializer='json' for the task",
+    ),
+    "stamped_headers": (
         lambda value: isinstance(value, list | tuple | set) and all(isinstance(name, str) for name in value),
         "must be a list of names",
     ),
-    "time_limit": _check_seconds,
 }
-"""What a message may be given, and what each must look like."""
+"""What a message may be given, how each is checked, and what it must be."""

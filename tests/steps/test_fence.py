@@ -179,13 +179,6 @@ def test_a_request_class_of_the_task_stays_and_ends_the_attempts_of_lost_process
     assert fence.fence(task) is False
 
 
-def test_a_task_that_claims_by_itself_is_left_as_it_is() -> None:
-    task = task_of(app.Task)
-    kind = type(task)
-    assert fence.fence(task) is False
-    assert type(task) is kind
-
-
 # A class that refuses
 
 
