@@ -12,6 +12,7 @@ from datetime import timedelta
 from functools import partial
 from threading import Event, Thread
 from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 from celery import Celery, Task, bootsteps
@@ -124,14 +125,10 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def stop(self, worker: WorkController) -> None:
         """Wait a moment for what has begun: what is cut off here, the next run in another worker does."""
-        self.close(worker)
+        del worker
         until = monotonic() + _STOP_S
         for thread in [*self._running.values()]:
             thread.join(max(0.0, until - monotonic()))
-
-    def terminate(self, worker: WorkController) -> None:
-        """Begin nothing more, and wait for nothing."""
-        self.close(worker)
 
     def _watch(self) -> None:
         while not self._is_over:
@@ -212,15 +209,10 @@ def strategy(task: Task, app: Celery, consumer: "Consumer", **options: Any) -> C
     return take
 
 
-class _Silent:
-    """Sends no event that a message was sent."""
-
-    def publish(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
+_silent: Final = SimpleNamespace(publish=lambda *_, **__: None)
+"""Sends no event that a message was sent."""
 
 
 def send_quietly(task: Task, *args: Any, **options: Any) -> Any:
     """Send a message of a periodic task, as `apply_async` does, without the event `task-sent`."""
-    # The task's class may have been extended: see dispatcher.celery.fence.
-    owner: Any = next(kind for kind in type(task).__mro__ if kind.__dict__.get("apply_async") is send_quietly)
-    return super(owner, task).apply_async(*args, **{"event_dispatcher": _Silent(), **options})
+    return Task.apply_async(task, *args, **{"event_dispatcher": _silent, **options})

@@ -111,7 +111,7 @@ def test_the_kinds_of_the_event_log_are_offered_without_reading_it(
 def test_whatever_is_written_into_the_event_log_can_be_chosen_there() -> None:
     folder = Path(dispatcher.__file__).parent
     source = "".join(path.read_text() for path in folder.rglob("*.py"))
-    named = re.findall(r'(?:kind=|\.entry\()"([a-z_]+\.[a-z_]+)"', source)
+    named = re.findall(r'(?:kind=|\.entry\(|note_event\()"([a-z_]+\.[a-z_]+)"', source)
     named += re.findall(r"'(rate_limit\.[a-z_]+)'", (folder / "sql/functions/note_limits.sql").read_text())
     assert set(named) == set(KINDS)
 

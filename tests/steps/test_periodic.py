@@ -68,6 +68,7 @@ def step(work: Work, monkeypatch: pytest.MonkeyPatch) -> Iterator[PeriodicTasks]
     step.start(worker)
     yield step
     work.may_end.set()
+    step.close(worker)
     step.stop(worker)
 
 
