@@ -48,7 +48,7 @@ class DispatchedRequest(Request):
         """Give the claim its id, and name the worker, for the process that will run the task."""
         super().__init__(*args, **kwargs)
         if self.ticket is not None:
-            worker = heartbeat.worker_id()
+            worker = heartbeat.Identity.worker
             self.request_dict[_CLAIM] = str(uuid4())
             self.request_dict[_WORKER] = worker and str(worker)
 
@@ -64,19 +64,19 @@ class DispatchedRequest(Request):
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Hold the call from now on: the pool runs its task."""
-        heartbeat.note_running(self)
+        heartbeat.running.add(self)
         super().on_accepted(pid, time_accepted)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 -- Celery's signature
         """End the attempt when the hard time limit has killed its process."""
         super().on_timeout(soft, timeout)
         if not soft:
-            heartbeat.note_ended(self)
+            heartbeat.running.discard(self)
             self._lose(TimeLimitExceeded(timeout))
 
     def on_failure(self, exc_info: ExceptionInfo, *args: Any, **kwargs: Any) -> None:
         """End the attempt when its process was lost or terminated."""
-        heartbeat.note_ended(self)
+        heartbeat.running.discard(self)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         is_lost = isinstance(error, WorkerLostError | Terminated | SystemExit)
         try:
@@ -197,7 +197,7 @@ def attempt_of(task: Task, run: Callable[[], Any]) -> Any:
     if (loop_run := task.request.get(RUN)) is not None:
         return _result_of(loop_run.attempt(partial(_run, task, run)))
     # A process that was not forked does not know its worker by itself.
-    worker = uuid_of(task.request.get(_WORKER)) or heartbeat.worker_id()
+    worker = uuid_of(task.request.get(_WORKER)) or heartbeat.Identity.worker
     claim_id = uuid_of(task.request.get(_CLAIM))
     outcome = engine.execute(UUID(task.request.id), ticket, partial(_run, task, run), worker=worker, claim_id=claim_id)
     return _result_of(outcome)

@@ -11,7 +11,7 @@ from functools import partial
 from os import getpid
 from threading import Event
 from time import monotonic, sleep
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 from weakref import WeakSet
 
@@ -39,38 +39,23 @@ _GREEN = {"gevent", "eventlet"}
 """The pools whose tasks run in greenlets."""
 
 
-class _Identity:
+class Identity:
     """The worker of this process, or of the process that forked it."""
 
     worker: UUID | None = None
+    """Its id; None outside of a worker."""
     name: str | None = None
     has_direct: bool | None = None
+    """Whether any of its queues was direct at its last heartbeat; None before the first."""
 
 
-def worker_id() -> UUID | None:
-    """Return the id of the worker that this process belongs to; None outside of one."""
-    return _Identity.worker
-
-
-def has_direct() -> bool | None:
-    """Return whether any queue of this worker was direct at its last heartbeat; None before the first."""
-    return _Identity.has_direct
-
-
-_held: list[Callable[[], list[ReservedCall]]] = []
-
-
-def also_renew(held: Callable[[], list[ReservedCall]]) -> None:
-    """Have heartbeats renew these calls, too: (call, ticket) of each."""
-    _held.append(held)
-
-
-_before_release: list[Callable[[], object]] = []
-
-
-def before_release(work: Callable[[], object]) -> None:
-    """Have this done when the worker's pool has ended, before the worker puts back what it still holds."""
-    _before_release.append(work)
+also_held: Final[list[Callable[[], list[ReservedCall]]]] = []
+"""What else heartbeats renew: (call, ticket) of each."""
+before_release: Final[list[Callable[[], object]]] = []
+"""What is done when the worker's pool has ended, before the worker puts back what it still holds."""
+running: Final[WeakSet[Request]] = WeakSet()
+"""The messages whose tasks the pool runs. Celery's own sets are not enough: a reconnect to the broker clears those that
+are reserved (before Celery 5.7 the running ones with them), and a revoke removes one whose process still ends."""
 
 
 class Presence(bootsteps.StartStopStep):
@@ -85,8 +70,8 @@ class Presence(bootsteps.StartStopStep):
     def __init__(self, worker: WorkController, **kwargs: Any) -> None:
         """Give the worker its id, before the pool's processes are forked; nothing runs yet."""
         super().__init__(worker, **kwargs)
-        _Identity.worker = self.id = uuid7.uuid7()
-        _Identity.name = worker.hostname
+        Identity.worker = self.id = uuid7.uuid7()
+        Identity.name = worker.hostname
         self.worker = worker
         self.over = Event()
         self.background = _Background()
@@ -120,7 +105,7 @@ class Presence(bootsteps.StartStopStep):
         # Greenlets and threads may outlive the shutdown: the heartbeat goes on for them, as long as the process does.
         if not attempt.running():
             self.over.set()
-        for work in _before_release:
+        for work in before_release:
             work()
         self._soon("put back what it had to give up", lambda: workers.release_all(self.id))
         self.background.stop()
@@ -150,9 +135,9 @@ class Presence(bootsteps.StartStopStep):
         connections.close_all()
 
     def _record(self) -> None:
-        _Identity.has_direct = bool(
+        Identity.has_direct = bool(
             workers.record_heartbeat(
-                self._worker_info(), [*reserved_calls(), *(call for held in _held for call in held())]
+                self._worker_info(), [*reserved_calls(), *(call for held in also_held for call in held())]
             )
         )
 
@@ -253,11 +238,11 @@ def try_to(what: str, work: Callable[[], object]) -> bool:
             # It may lead to a server that is read-only by now.
             sql.discard_connection()
         # What a worker holds is believed for several heartbeats, and recovered after that.
-        logger.warning("worker %s could not %s", _Identity.name, what, exc_info=True)
+        logger.warning("worker %s could not %s", Identity.name, what, exc_info=True)
         return False
     except Exception:
         # A worker that stopped its heartbeats would lose all calls that it runs.
-        logger.exception("worker %s could not %s", _Identity.name, what)
+        logger.exception("worker %s could not %s", Identity.name, what)
         return False
     return True
 
@@ -288,25 +273,10 @@ class KeptConnections(bootsteps.Step):
                     settings.update(CONN_MAX_AGE=_KEPT_S, CONN_HEALTH_CHECKS=True)
 
 
-_running: WeakSet[Request] = WeakSet()
-"""The messages whose tasks the pool runs. Celery's own sets are not enough: a reconnect to the broker clears those that
-are reserved (before Celery 5.7 the running ones with them), and a revoke removes one whose process still ends."""
-
-
-def note_running(request: Request) -> None:
-    """Note that the pool runs the task of this message: the worker holds its call until `note_ended`."""
-    _running.add(request)
-
-
-def note_ended(request: Request) -> None:
-    """Note that the pool no longer runs the task of this message."""
-    _running.discard(request)
-
-
 def reserved_calls() -> list[ReservedCall]:
     """Return (call, ticket) of every message that this worker holds, running or fetched."""
     # The consumer's thread changes the sets meanwhile: only the copy of what is under them can't be interrupted.
-    sets: tuple[Any, ...] = (state.reserved_requests, state.active_requests, _running)
+    sets: tuple[Any, ...] = (state.reserved_requests, state.active_requests, running)
     references = [reference for each in sets for reference in list(each.data)]
     requests = {request for reference in references if (request := reference()) is not None}
     found = [(request.id, getattr(request, "ticket", None)) for request in requests]

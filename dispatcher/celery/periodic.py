@@ -23,7 +23,7 @@ from kombu.message import Message
 
 from dispatcher import engine
 from dispatcher.celery import results
-from dispatcher.celery.heartbeat import has_direct, try_to, worker_id
+from dispatcher.celery.heartbeat import Identity, try_to
 from dispatcher.conf import conf
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, Periodic
@@ -148,8 +148,8 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def _look(self) -> None:
         """Run the tasks whose rows elect this worker."""
-        number, all_works = worker_id(), works()
-        if number is None or has_direct() is None:
+        number, all_works = Identity.worker, works()
+        if number is None or Identity.has_direct is None:
             return
         tasks = [work.task for name, work in all_works.items() if name not in self._running]
         won = periodic_runs.begin(tasks, worker=number, reaches_broker=broker.reaches_workers())
@@ -160,11 +160,11 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def _looks_often(self) -> bool:
         queues = self.worker.app.amqp.queues.consume_from
-        return self._has_ticked or bool(has_direct()) or conf().dispenser_queue in queues
+        return self._has_ticked or bool(Identity.has_direct) or conf().dispenser_queue in queues
 
     def _pause(self) -> float:
         """Return for how long to wait before the next look, in seconds."""
-        if has_direct() is None:
+        if Identity.has_direct is None:
             return _FIRST_S
         pause = conf().tick if self._looks_often() else conf().heartbeat
         # So that not all workers come at once.

@@ -4,7 +4,7 @@ Never in a caller's transaction: others that need a key which it inserted would 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
@@ -90,25 +90,26 @@ def declared_policy(name: str) -> Policy | None:
     if groups.is_group(name):
         return Policy()
     keys = conf().keys
-    if name in keys:
-        return Policy.parse(keys[name], f"DISPATCHER['keys'][{name!r}]")
-    fitting = [template for template in keys if "*" in template and fnmatchcase(name, template)]
-    if not fitting:
-        return None
-    template = max(fitting, key=len)
-    return Policy.parse(keys[template], f"DISPATCHER['keys'][{template!r}]")
+    best = _best(name, keys)
+    return None if best is None else Policy.parse(keys[best], f"DISPATCHER['keys'][{best!r}]")
+
+
+def _best(name: str, names: Collection[str]) -> str | None:
+    """Return the exact name, or the longest template that fits."""
+    if name in names:
+        return name
+    return max((each for each in names if "*" in each and fnmatchcase(name, each)), key=len, default=None)
 
 
 def declared_delivery(queue: str) -> Delivery:
     """Return the delivery that the settings give a queue, exactly or by the longest template that fits; else direct."""
     given = conf().delivery
-    fitting = [name for name in given if name == queue or ("*" in name and fnmatchcase(queue, name))]
-    best = queue if queue in given else max(fitting, key=len, default=None)
-    if best is not None and given[best] not in list(Delivery):
-        message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}: give one of {', '.join(Delivery)}."
-        raise ConfigurationError(message)
+    best = _best(queue, given)
     if best is None:
         return Delivery.DIRECT
+    if given[best] not in list(Delivery):
+        message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}: give one of {', '.join(Delivery)}."
+        raise ConfigurationError(message)
     if given[best] == Delivery.HTTP and not registered().serves_http:
         message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}, but {HTTP_MISSING}"
         raise ConfigurationError(message)
@@ -122,9 +123,13 @@ def is_from_template(name: str) -> bool:
 
 def unknown_keys(names: set[str]) -> set[str]:
     """Return those of these keys that do not exist, and that no setting makes; and groups without a member."""
-    absent = names - set(stored_policies(names))
-    empty = {name for name in absent if groups.is_group(name) and not has_members(name)}
-    return empty | {name for name in absent if declared_policy(name) is None}
+    return _unknown(names - set(stored_policies(names)))
+
+
+def _unknown(absent: Iterable[str]) -> set[str]:
+    return {
+        name for name in absent if declared_policy(name) is None or (groups.is_group(name) and not has_members(name))
+    }
 
 
 def has_members(group: str) -> bool:
@@ -159,21 +164,16 @@ def missing_keys(kinds: Iterable[Kind], given: Mapping[str, Policy]) -> dict[str
     """
     kinds = list(kinds)
     named = {name for kind in kinds for name in kind.names}
-    wanted = (
-        named
-        | {kind.queue_key for kind in kinds}
-        | {member for name in named if groups.is_group(name) for member in _declared_members(name)}
-    )
+    members = {member for name in named if groups.is_group(name) for member in _declared_members(name)}
+    wanted = named | members | {kind.queue_key for kind in kinds}
     absent = sorted(wanted - set(stored_policies(wanted)))
-    policies = {name: policy for name in absent if (policy := given.get(name) or declared_policy(name)) is not None}
-    empty = [
+    if unknown := sorted(
         name
-        for name in named.intersection(absent)
-        if groups.is_group(name) and not any(groups.has_member(name, each) for each in given) and not has_members(name)
-    ]
-    if unknown := sorted({name for name in absent if name in named and name not in policies}.union(empty)):
+        for name in _unknown(named.intersection(absent))
+        if name not in given and not any(groups.has_member(name, each) for each in given)
+    ):
         raise UnknownKey(unknown, known_names())
-    return policies
+    return {name: policy for name in absent if (policy := given.get(name) or declared_policy(name)) is not None}
 
 
 def known_names() -> list[str]:

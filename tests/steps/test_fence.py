@@ -212,7 +212,7 @@ def test_a_worker_gets_its_steps_whatever_the_base_class_of_its_app() -> None:
 
 
 def test_a_process_that_was_spawned_fences_its_tasks_and_how_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat._Identity, "worker", None)  # noqa: SLF001 -- as in a process that was not forked
+    monkeypatch.setattr(heartbeat.Identity, "worker", None)  # as in a process that was not forked
     task = task_of(Running)
     kind = type(task)
     call = seen(CallQueue.objects.send(task))
@@ -220,7 +220,7 @@ def test_a_process_that_was_spawned_fences_its_tasks_and_how_they_run(monkeypatc
     signals.worker_process_init.send(sender="here")
     ticket = {TICKET_HEADER: str(ticket_of(call))}
     task.__trace__(str(call.id), [], {}, {"id": str(call.id), "task": task.name, "headers": ticket})
-    assert heartbeat.worker_id() is None
+    assert heartbeat.Identity.worker is None
     assert seen(call).state == State.COMPLETED
 
 
