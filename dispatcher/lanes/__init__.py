@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from django.db import OperationalError
 from django.db.models import QuerySet
@@ -52,34 +52,18 @@ class Kind:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """What makes the keys and the lane of a call that was written without a lane."""
+Placement = Mapping[str, Any]
+"""What makes the keys and the lane of a call that was written without a lane, as it is stored.
 
-    names: tuple[str, ...]
-    policies: Mapping[str, Policy]
-    """Of the keys that did not exist when the call was sent."""
-    senders: Mapping[str, str]
-    """Who made which of these over HTTP."""
+names: the keys that it names; policies: of those that did not exist at the send; senders: who made which over HTTP.
+"""
 
-    @classmethod
-    def of(cls, kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str, str]) -> Self:
-        """Return what a call of this kind needs of the missing keys."""
-        policies = kind.of(missing)
-        return cls(
-            names=kind.names, policies=policies, senders={name: senders[name] for name in policies if name in senders}
-        )
 
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Read it as it is stored."""
-        policies = {name: Policy.parse(policy) for name, policy in stored["policies"].items()}
-        return cls(names=tuple(stored["names"]), policies=policies, senders=stored.get("senders") or {})
-
-    def as_json(self) -> dict[str, Any]:
-        """Write it as it is stored."""
-        policies = {name: policy.as_json() for name, policy in self.policies.items()}
-        return {"names": list(self.names), "policies": policies, "senders": dict(self.senders)}
+def placement_of(kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str, str]) -> Placement:
+    """Return what a call of this kind needs of the missing keys."""
+    policies = {name: policy.as_json() for name, policy in kind.of(missing).items()}
+    made = {name: senders[name] for name in policies if name in senders}
+    return {"names": list(kind.names), "policies": policies, "senders": made}
 
 
 def declared_policy(name: str) -> Policy | None:
@@ -254,7 +238,7 @@ def kinds_json(
             {
                 "number": number,
                 **vars(kind),
-                "placement": placements[kind].as_json() if placements else None,
+                "placement": placements[kind] if placements else None,
                 "soonest": soonest[kind].isoformat() if soonest else None,
             }
             for kind, number in kinds.items()
