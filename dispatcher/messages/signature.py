@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from celery import Celery, Task, current_app
 from celery.app.task import extract_exec_options
@@ -49,9 +48,6 @@ _REFUSED: Final = {
     "retry": "a message is published until the broker takes it; leave it out. send() takes the task's retry policy.",
     "retry_policy": "a message is published until the broker takes it; leave it out.",
 }
-
-
-_options_of: WeakKeyDictionary[Task, dict[str, Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,14 +134,8 @@ def read(call: Call, sender: Sender) -> SendRequest:
 
 
 def options_of(task: Task | None) -> Mapping[str, Any]:
-    """Return the options that a task's own attributes give a message; they are read once, as Celery does."""
-    if task is None:
-        return {}
-    options = _options_of.get(task)
-    if options is None:
-        own = _own(task).items()
-        options = _options_of[task] = {name: value for name, value in own if name in _CHECKS and value != "pickle"}
-    return options
+    """Return the options that a task's own attributes give a message."""
+    return {name: value for name, value in _own(task).items() if name in _CHECKS and value != "pickle"}
 
 
 def _own(task: Task | None) -> dict[str, Any]:
