@@ -6,7 +6,6 @@ send, by Celery's own `send_task` and for no broker, and what was added to it is
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
 from types import MethodType
 from typing import Any, Final
 from uuid import UUID
@@ -25,9 +24,25 @@ _NAMES: Final = ("before_task_publish", "after_task_publish", "task_sent")
 _SIGNALS: Final = [getattr(signals, name) for name in _NAMES if hasattr(signals, name)]
 _NOWHERE: Final = Connection("memory://")
 """Never opened."""
-_ADDED: Final = frozenset({"content_encoding", "content_type", "immediate", "mandatory", "priority"})
-_OF_A_PUBLICATION: Final = {*signature(Producer.publish).parameters, "correlation_id", "reply_to"} - _ADDED
-"""What Celery gives `Producer.publish` by itself."""
+_OF_A_PUBLICATION: Final = frozenset(
+    {
+        "compression",
+        "confirm_timeout",
+        "correlation_id",
+        "declare",
+        "delivery_mode",
+        "exchange",
+        "expiration",
+        "headers",
+        "reply_to",
+        "retry",
+        "retry_policy",
+        "routing_key",
+        "serializer",
+        "timeout",
+    }
+)
+"""What Celery gives `Producer.publish` by itself; instrumentation may hide its signature."""
 
 
 @dataclass(frozen=True, kw_only=True)
