@@ -25,8 +25,6 @@ class Tuning:
     """
     margin: timedelta = timedelta(milliseconds=50)
     """How much longer than its period a window counts a start: the way from the claim to the provider."""
-    lead: timedelta = timedelta(milliseconds=10)
-    """How far ahead a throttled start lies at the least: the way of the claim's answer to the worker."""
     min_pause: timedelta = timedelta(milliseconds=25)
     """The least time between two looks of one tick: 40 a second keep up with any throttle."""
     publish_pause: timedelta = timedelta(seconds=5)

@@ -5,7 +5,7 @@ Without such an app each step does nothing, and costs nothing.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ class Extension:
     def keeps_events(self) -> bool:
         """Return whether an event log is kept, which the app reads and trims."""
         return False
+
+    def note_event(self, kind: str, data: Mapping[str, Any], *, queue: str | None = None) -> None:
+        """Store an event of a limit or a queue, as the Open Job Spec names it, if an event log is kept."""
 
     def store_extras(self, extras: Mapping[UUID, "Extras"]) -> None:
         """Store what the app keeps of calls, by id, that this transaction wrote, or refused to write."""

@@ -20,9 +20,7 @@ class DispatcherRouter:
         """Return the dispatcher's database for its own models."""
         return conf().database if model._meta.app_label in _APPS else None
 
-    def db_for_write(self, model: type[Model], **_: Any) -> str | None:
-        """Return the dispatcher's database for its own models."""
-        return conf().database if model._meta.app_label in _APPS else None
+    db_for_write = db_for_read
 
     def allow_migrate(self, db: str, app_label: str, **_: Any) -> bool | None:
         """Let the dispatcher's tables be made in its own database only."""

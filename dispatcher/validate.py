@@ -111,10 +111,12 @@ def queue_weight(weight: int, delivery: str) -> None:
         )
 
 
-def whole(field: str, value: object, least: int, most: int) -> int:
-    """Return a whole number within bounds."""
+def whole(
+    field: str, value: object, least: int, most: int, *, remedy: str = "", error: type[FieldInvalid] = CallInvalid
+) -> int:
+    """Return a whole number within bounds. Raises `error`, with what else could be given or done."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise CallInvalid(field, f"{value!r} must be a whole number from {least} to {most}.")
+        raise error(field, f"{value!r} must be a whole number from {least} to {most}{remedy}.")
     return value
 
 

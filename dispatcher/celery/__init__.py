@@ -1,7 +1,6 @@
-"""The Celery side: the task base class that claims before it runs, and what a worker does beside its tasks.
+"""The Celery side: the base class of tasks and of their requests, and what a worker does beside its tasks.
 
-A task of another class gets it from the worker (see dispatcher.celery.fence). A task that is sent without the
-dispatcher (`.delay()`) runs as always.
+A task that is sent without the dispatcher (`.delay()`) runs as always.
 """
 
 import logging
@@ -29,7 +28,7 @@ from dispatcher.ending import InFlight
 from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped
-from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, ticket_in, uuid_of
+from dispatcher.messages.tickets import headers_of, ticket_in, uuid_of
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class DispatchedRequest(Request):
         """Give the claim its id, and name the worker, for the process that will run the task."""
         super().__init__(*args, **kwargs)
         if self.ticket is not None:
-            worker = heartbeat.worker_id()
+            worker = heartbeat.Identity.worker
             self.request_dict[_CLAIM] = str(uuid4())
             self.request_dict[_WORKER] = worker and str(worker)
 
@@ -66,19 +65,19 @@ class DispatchedRequest(Request):
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Hold the call from now on: the pool runs its task."""
-        heartbeat.note_running(self)
+        heartbeat.running.add(self)
         super().on_accepted(pid, time_accepted)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 -- Celery's signature
         """End the attempt when the hard time limit has killed its process."""
         super().on_timeout(soft, timeout)
         if not soft:
-            heartbeat.note_ended(self)
+            heartbeat.running.discard(self)
             self._lose(TimeLimitExceeded(timeout))
 
     def on_failure(self, exc_info: ExceptionInfo, *args: Any, **kwargs: Any) -> None:
         """End the attempt when its process was lost or terminated."""
-        heartbeat.note_ended(self)
+        heartbeat.running.discard(self)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         is_lost = isinstance(error, WorkerLostError | Terminated | SystemExit)
         try:
@@ -107,22 +106,17 @@ class DispatchedRequest(Request):
 
 
 class DispatchedTask(DjangoTask):
-    """A task that, when it was dispatched, claims its call before it runs and finishes it after."""
+    """A task whose retries wait in the database; in a worker it claims its call (see dispatcher.celery.fence)."""
 
     Request = DispatchedRequest
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run: fenced by the ticket if the message carries one, plainly otherwise."""
+        """Run in the request of the message; from code, or by itself from within its own attempt, in one of its own."""
         request = self.request
         if request.called_directly or request.get("is_running"):
-            # From code, or by itself from within its own attempt.
             return super().__call__(*args, **kwargs)
-        if ticket_of(request) is None:
-            return self.run(*args, **kwargs)
         request.update(is_running=True)
-        if request.get("is_claimed"):
-            return self.run(*args, **kwargs)
-        return attempt_of(self, partial(self.run, *args, **kwargs))
+        return self.run(*args, **kwargs)
 
     def retry(  # noqa: PLR0917 -- Celery's signature
         self,
@@ -194,8 +188,7 @@ class DispatchedTask(DjangoTask):
 
 def ticket_of(request: Context) -> UUID | None:
     """Return the ticket of the message that a task runs for; None if it came without the dispatcher."""
-    named = {name: request.get(name) for name in (TICKET_HEADER, CALL_HEADER) if request.get(name) is not None}
-    return ticket_in({**named, **(request.headers or {})}, request.id)
+    return ticket_in(headers_of(request), request.id)
 
 
 def attempt_of(task: Task, run: Callable[[], Any]) -> Any:
@@ -205,7 +198,7 @@ def attempt_of(task: Task, run: Callable[[], Any]) -> Any:
     if (loop_run := task.request.get(RUN)) is not None:
         return _result_of(loop_run.attempt(partial(_run, task, run)))
     # A process that was not forked does not know its worker by itself.
-    worker = uuid_of(task.request.get(_WORKER)) or heartbeat.worker_id()
+    worker = uuid_of(task.request.get(_WORKER)) or heartbeat.Identity.worker
     claim_id = uuid_of(task.request.get(_CLAIM))
     outcome = engine.execute(UUID(task.request.id), ticket, partial(_run, task, run), worker=worker, claim_id=claim_id)
     return _result_of(outcome)

@@ -1,7 +1,7 @@
 """The fence: every task of a worker claims the call of a message with a ticket, whatever the class of the task is.
 
-A task whose class does not claim by itself gets a subclass of its class that does. That happens when a worker starts,
-in each process that it forks or spawns, at the first send, and before a task runs eagerly.
+It gets a subclass of its class that claims. That happens when a worker starts, in each process that it forks or spawns,
+at the first send, and before a task runs eagerly.
 """
 
 from types import new_class
@@ -42,30 +42,16 @@ class Claiming(Task):
         return attempt_of(self, run)
 
 
-def is_fenced(task: Task) -> bool:
-    """Whether a task claims: its class is fenced, or is a DispatchedTask that changes nothing of that."""
-    kind = type(task)
-    if issubclass(kind, Claiming):
-        return True
-    return (
-        issubclass(kind, DispatchedTask)
-        and kind.__call__ is DispatchedTask.__call__
-        and kind.before_start is Task.before_start
-        and task.Request is DispatchedRequest
-    )
-
-
 def fence(task: Task) -> bool:
     """Let a task claim; return whether that changed it. Raises TypeError naming the task if its class can't."""
-    if is_fenced(task):
-        return False
     kind = type(task)
+    if issubclass(kind, Claiming):
+        return False
+    bases = (Claiming, kind) if issubclass(kind, DispatchedTask) else (Claiming, kind, DispatchedTask)
     body = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "__doc__": kind.__doc__}
     try:
         request = _request_class(symbol_by_name(task.Request))
-        task.__class__ = new_class(
-            kind.__name__, (Claiming, kind, DispatchedTask), exec_body=lambda ns: ns.update(body)
-        )
+        task.__class__ = new_class(kind.__name__, bases, exec_body=lambda ns: ns.update(body))
         task.Request = request
     except Exception as error:
         # The class is the project's: its metaclass, its __init_subclass__ and its layout may refuse in any way.

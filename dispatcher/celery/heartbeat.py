@@ -11,7 +11,7 @@ from functools import partial
 from os import getpid
 from threading import Event
 from time import monotonic, sleep
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 from weakref import WeakSet
 
@@ -39,37 +39,23 @@ _GREEN = {"gevent", "eventlet"}
 """The pools whose tasks run in greenlets."""
 
 
-class _Identity:
-    """The worker id of this process, or of the process that forked it."""
+class Identity:
+    """The worker of this process, or of the process that forked it."""
 
     worker: UUID | None = None
+    """Its id; None outside of a worker."""
+    name: str | None = None
     has_direct: bool | None = None
+    """Whether any of its queues was direct at its last heartbeat; None before the first."""
 
 
-def worker_id() -> UUID | None:
-    """Return the id of the worker that this process belongs to; None outside of one."""
-    return _Identity.worker
-
-
-def has_direct() -> bool | None:
-    """Return whether any queue of this worker was direct at its last heartbeat; None before the first."""
-    return _Identity.has_direct
-
-
-_held: list[Callable[[], list[ReservedCall]]] = []
-
-
-def also_renew(held: Callable[[], list[ReservedCall]]) -> None:
-    """Have heartbeats renew these calls, too: (call, ticket) of each."""
-    _held.append(held)
-
-
-_before_release: list[Callable[[], object]] = []
-
-
-def before_release(work: Callable[[], object]) -> None:
-    """Have this done when the worker's pool has ended, before the worker puts back what it still holds."""
-    _before_release.append(work)
+also_held: Final[list[Callable[[], list[ReservedCall]]]] = []
+"""What else heartbeats renew: (call, ticket) of each."""
+before_release: Final[list[Callable[[], object]]] = []
+"""What is done when the worker's pool has ended, before the worker puts back what it still holds."""
+running: Final[WeakSet[Request]] = WeakSet()
+"""The messages whose tasks the pool runs. Celery's own sets are not enough: a reconnect to the broker clears those that
+are reserved (before Celery 5.7 the running ones with them), and a revoke removes one whose process still ends."""
 
 
 class Presence(bootsteps.StartStopStep):
@@ -84,10 +70,11 @@ class Presence(bootsteps.StartStopStep):
     def __init__(self, worker: WorkController, **kwargs: Any) -> None:
         """Give the worker its id, before the pool's processes are forked; nothing runs yet."""
         super().__init__(worker, **kwargs)
-        _Identity.worker = self.id = uuid7.uuid7()
+        Identity.worker = self.id = uuid7.uuid7()
+        Identity.name = worker.hostname
         self.worker = worker
         self.over = Event()
-        self.background = _Background(worker.hostname)
+        self.background = _Background()
 
     def start(self, worker: WorkController) -> None:
         """Start the heartbeat, which registers the worker, and the thread for work beside the worker's loop."""
@@ -118,7 +105,7 @@ class Presence(bootsteps.StartStopStep):
         # Greenlets and threads may outlive the shutdown: the heartbeat goes on for them, as long as the process does.
         if not attempt.running():
             self.over.set()
-        for work in _before_release:
+        for work in before_release:
             work()
         self._soon("put back what it had to give up", lambda: workers.release_all(self.id))
         self.background.stop()
@@ -128,7 +115,7 @@ class Presence(bootsteps.StartStopStep):
         done = Event()
 
         def do() -> None:
-            self._try(what, work)
+            try_to(what, work)
             done.set()
 
         in_background(what, do)
@@ -142,14 +129,16 @@ class Presence(bootsteps.StartStopStep):
     def _beat(self) -> None:
         """Send a heartbeat every period; sooner after a failure, so that leases survive a short outage."""
         while not self.over.is_set():
-            is_recorded = self._try("send its heartbeat", self._record)
+            is_recorded = try_to("send its heartbeat", self._record)
             period = conf().heartbeat.total_seconds() / (1 if is_recorded else 3)
             self.over.wait(period * random.uniform(0.9, 1.0))  # noqa: S311 -- so that not all come at once
         connections.close_all()
 
     def _record(self) -> None:
-        _Identity.has_direct = bool(
-            workers.record_heartbeat(self._worker_info(), [*reserved_calls(), *_calls_of_loops()])
+        Identity.has_direct = bool(
+            workers.record_heartbeat(
+                self._worker_info(), [*reserved_calls(), *(call for held in also_held for call in held())]
+            )
         )
 
     def _worker_info(self) -> WorkerInfo:
@@ -165,9 +154,6 @@ class Presence(bootsteps.StartStopStep):
             tasks=sorted(worker.app.tasks),
         )
 
-    def _try(self, what: str, work: Callable[[], object]) -> bool:
-        return _try(self.worker.hostname, what, work)
-
 
 class _Background:
     """A thread with a connection of its own for work on the database that the worker's loop must not wait for.
@@ -179,8 +165,8 @@ class _Background:
     current: ClassVar["_Background | None"] = None
     """That of the worker of this process, or of the one that forked it."""
 
-    def __init__(self, name: str) -> None:
-        self.name, self.pid = name, 0
+    def __init__(self) -> None:
+        self.pid = 0
         self.waiting: deque[tuple[str, Callable[[], object]]] = deque()
         self.news = Event()
         self.is_over = False
@@ -209,7 +195,7 @@ class _Background:
             locked: list[tuple[str, Callable[[], object]]] = []
             while self.waiting:
                 what, work = self.waiting.popleft()
-                _try(self.name, what, partial(_do_or_put_off, work, partial(locked.append, (what, work))))
+                try_to(what, partial(_do_or_put_off, work, partial(locked.append, (what, work))))
             self.waiting.extend(locked)
         connections.close_all()
 
@@ -237,10 +223,10 @@ def in_background(what: str, work: Callable[[], object]) -> None:
     if background is not None and background.pid == getpid():
         background.add(what, work)
     else:
-        _try(str(worker_id()), what, work)
+        try_to(what, work)
 
 
-def _try(name: str, what: str, work: Callable[[], object]) -> bool:
+def try_to(what: str, work: Callable[[], object]) -> bool:
     """Do this on a connection that can be used; log what fails, and return whether nothing did."""
     try:
         close_old_connections()
@@ -252,11 +238,11 @@ def _try(name: str, what: str, work: Callable[[], object]) -> bool:
             # It may lead to a server that is read-only by now.
             sql.discard_connection()
         # What a worker holds is believed for several heartbeats, and recovered after that.
-        logger.warning("worker %s could not %s", name, what, exc_info=True)
+        logger.warning("worker %s could not %s", Identity.name, what, exc_info=True)
         return False
     except Exception:
         # A worker that stopped its heartbeats would lose all calls that it runs.
-        logger.exception("worker %s could not %s", name, what)
+        logger.exception("worker %s could not %s", Identity.name, what)
         return False
     return True
 
@@ -287,29 +273,10 @@ class KeptConnections(bootsteps.Step):
                     settings.update(CONN_MAX_AGE=_KEPT_S, CONN_HEALTH_CHECKS=True)
 
 
-_running: WeakSet[Request] = WeakSet()
-"""The messages whose tasks the pool runs. Celery's own sets are not enough: a reconnect to the broker clears those that
-are reserved (before Celery 5.7 the running ones with them), and a revoke removes one whose process still ends."""
-
-
-def note_running(request: Request) -> None:
-    """Note that the pool runs the task of this message: the worker holds its call until `note_ended`."""
-    _running.add(request)
-
-
-def note_ended(request: Request) -> None:
-    """Note that the pool no longer runs the task of this message."""
-    _running.discard(request)
-
-
-def _calls_of_loops() -> list[ReservedCall]:
-    return [call for held in _held for call in held()]
-
-
 def reserved_calls() -> list[ReservedCall]:
     """Return (call, ticket) of every message that this worker holds, running or fetched."""
     # The consumer's thread changes the sets meanwhile: only the copy of what is under them can't be interrupted.
-    sets: tuple[Any, ...] = (state.reserved_requests, state.active_requests, _running)
+    sets: tuple[Any, ...] = (state.reserved_requests, state.active_requests, running)
     references = [reference for each in sets for reference in list(each.data)]
     requests = {request for reference in references if (request := reference()) is not None}
     found = [(request.id, getattr(request, "ticket", None)) for request in requests]

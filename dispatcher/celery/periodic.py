@@ -12,23 +12,23 @@ from datetime import timedelta
 from functools import partial
 from threading import Event, Thread
 from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
-from celery import Celery, Task, bootsteps
+from celery import Celery, Task, bootsteps, signals
 from celery.worker import WorkController
 from celery.worker.strategy import default as default_strategy
-from django.db import close_old_connections, connections
+from django.db import connections
 from kombu.message import Message
 
-from dispatcher import engine, sql
+from dispatcher import engine
 from dispatcher.celery import results
-from dispatcher.celery.heartbeat import has_direct, worker_id
+from dispatcher.celery.heartbeat import Identity, try_to
 from dispatcher.conf import conf
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, Periodic
 from dispatcher.messages import broker
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.sql import faults
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
@@ -125,14 +125,10 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def stop(self, worker: WorkController) -> None:
         """Wait a moment for what has begun: what is cut off here, the next run in another worker does."""
-        self.close(worker)
+        del worker
         until = monotonic() + _STOP_S
         for thread in [*self._running.values()]:
             thread.join(max(0.0, until - monotonic()))
-
-    def terminate(self, worker: WorkController) -> None:
-        """Begin nothing more, and wait for nothing."""
-        self.close(worker)
 
     def _watch(self) -> None:
         while not self._is_over:
@@ -143,7 +139,7 @@ class PeriodicTasks(bootsteps.StartStopStep):
             if monotonic() >= self._looks_at:
                 self._looks_at = monotonic() + self._pause()
                 if conf().fallback_schedule:
-                    _attempt("look for periodic tasks", self._look)
+                    try_to("look for periodic tasks", self._look)
             if not self._looks_often():
                 connections.close_all()
             self._news.wait(max(0.0, self._looks_at - monotonic()))
@@ -152,8 +148,8 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def _look(self) -> None:
         """Run the tasks whose rows elect this worker."""
-        number, all_works = worker_id(), works()
-        if number is None or has_direct() is None:
+        number, all_works = Identity.worker, works()
+        if number is None or Identity.has_direct is None:
             return
         tasks = [work.task for name, work in all_works.items() if name not in self._running]
         won = periodic_runs.begin(tasks, worker=number, reaches_broker=broker.reaches_workers())
@@ -164,11 +160,11 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def _looks_often(self) -> bool:
         queues = self.worker.app.amqp.queues.consume_from
-        return self._has_ticked or bool(has_direct()) or conf().dispenser_queue in queues
+        return self._has_ticked or bool(Identity.has_direct) or conf().dispenser_queue in queues
 
     def _pause(self) -> float:
         """Return for how long to wait before the next look, in seconds."""
-        if has_direct() is None:
+        if Identity.has_direct is None:
             return _FIRST_S
         pause = conf().tick if self._looks_often() else conf().heartbeat
         # So that not all workers come at once.
@@ -176,12 +172,12 @@ class PeriodicTasks(bootsteps.StartStopStep):
 
     def _run(self, name: str, work: Callable[[], object]) -> None:
         if works()[name].task.every < _OFTEN:
-            _attempt(f"run {name}", work)
+            try_to(f"run {name}", work)
         else:
             self._begin(name, partial(self._run_alone, name, work))
 
     def _run_alone(self, name: str, work: Callable[[], object]) -> None:
-        _attempt(f"run {name}", work)
+        try_to(f"run {name}", work)
         connections.close_all()
         del self._running[name]
         self._news.set()
@@ -189,19 +185,6 @@ class PeriodicTasks(bootsteps.StartStopStep):
     def _begin(self, name: str, work: Callable[[], object]) -> None:
         thread = self._running[name] = Thread(target=work, name=name, daemon=True)
         thread.start()
-
-
-def _attempt(what: str, work: Callable[[], object]) -> None:
-    """Do this in a thread that must go on whatever happens; after a failure on another connection."""
-    try:
-        close_old_connections()
-        work()
-    except sql.DATABASE_ERRORS as fault:
-        connections.close_all()
-        if not faults.report_unmigrated(fault):
-            logger.warning("could not %s: %s", what, fault)
-    except Exception:
-        logger.exception("could not %s", what)
 
 
 def strategy(task: Task, app: Celery, consumer: "Consumer", **options: Any) -> Callable[..., Any]:
@@ -226,15 +209,25 @@ def strategy(task: Task, app: Celery, consumer: "Consumer", **options: Any) -> C
     return take
 
 
-class _Silent:
-    """Sends no event that a message was sent."""
-
-    def publish(self, *_: Any, **__: Any) -> None:
-        """Do nothing."""
+_silent: Final = SimpleNamespace(publish=lambda *_, **__: None)
+"""Sends no event that a message was sent."""
 
 
 def send_quietly(task: Task, *args: Any, **options: Any) -> Any:
     """Send a message of a periodic task, as `apply_async` does, without the event `task-sent`."""
-    # The task's class may have been extended: see dispatcher.celery.fence.
-    owner: Any = next(kind for kind in type(task).__mro__ if kind.__dict__.get("apply_async") is send_quietly)
-    return super(owner, task).apply_async(*args, **{"event_dispatcher": _Silent(), **options})
+    return Task.apply_async(task, *args, **{"event_dispatcher": _silent, **options})
+
+
+# In beat
+
+
+@signals.beat_init.connect
+def be_quiet(**_: Any) -> None:
+    """Leave out beat's line "Sending due task" for the dispenser's tasks: the tick alone would write 86,400 a day."""
+    logging.getLogger("celery.beat").addFilter(_is_wanted)
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    is_sending = isinstance(record.msg, str) and record.msg.startswith("Scheduler: Sending due task")
+    task = record.args[-1] if isinstance(record.args, tuple) and record.args else None
+    return not (is_sending and record.levelno == logging.INFO and task in works())

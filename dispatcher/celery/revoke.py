@@ -18,6 +18,7 @@ from celery.worker.control import Panel
 from dispatcher import engine
 from dispatcher.celery import heartbeat
 from dispatcher.lifecycle import control
+from dispatcher.messages.tickets import uuid_of
 
 COMMANDS = ("revoke", "terminate")
 
@@ -58,7 +59,7 @@ def _reaching_calls(command: Callable[..., Any]) -> Callable[..., Any]:
     def reaching(*args: Any, **kwargs: Any) -> Any:
         answer = command(*args, **kwargs)
         ids = signature.bind(*args, **kwargs).arguments["task_id"]
-        if calls := _uuids(maybe_list(ids) or []):
+        if calls := [call for each in maybe_list(ids) or [] if (call := uuid_of(str(each))) is not None]:
             heartbeat.in_background("cancel calls that were revoked", partial(_revoke, calls))
         return answer
 
@@ -69,11 +70,3 @@ def _reaching_calls(command: Callable[..., Any]) -> Callable[..., Any]:
 def _revoke(ids: list[UUID]) -> None:
     for call in revoke(ids):
         forget(call)
-
-
-def _uuids(ids: Iterable[object]) -> list[UUID]:
-    found = []
-    for each in ids:
-        with suppress(ValueError):
-            found.append(UUID(str(each)))
-    return found

@@ -53,14 +53,13 @@ def schedule(using: str) -> None:
     """Make beat's entries for the dispenser's tasks where they are missing.
 
     They never expire: Celery would write the time of it by beat's clock, and a dispenser whose own is ahead would drop
-    them all. A pile of old ones does no harm: a worker runs one for all that have come.
+    them all.
     """
     from django_celery_beat.models import CrontabSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
 
     settings = conf()
     for task, every in (("dispatcher.tick", settings.tick), ("dispatcher.recover", settings.recover_every)):
         ensure_periodic(task, every)
-        _let_live(PeriodicTask.objects.using(using).filter(name=task), every)
     times = {"minute": "30", "hour": "3", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}
     night = _first_or_new(CrontabSchedule.objects.using(using), {**times, "timezone": "UTC"})
     PeriodicTask.objects.using(using).get_or_create(
@@ -83,14 +82,6 @@ def ensure_periodic(task: str, every: timedelta) -> None:
     PeriodicTask.objects.using(using).get_or_create(
         name=task, defaults={"task": task, "interval": interval, "queue": conf().dispenser_queue}
     )
-
-
-def _let_live(entries: Any, every: timedelta) -> None:
-    """Clear the expiry that entries were once made with, unless somebody has set another one."""
-    for entry in entries.filter(expire_seconds=max(1, round(2 * every.total_seconds()))):
-        entry.expire_seconds = None
-        # Saved one by one, because that notifies a running beat.
-        entry.save()
 
 
 def _first_or_new(rows: Any, values: dict[str, Any]) -> Any:

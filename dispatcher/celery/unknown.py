@@ -35,23 +35,17 @@ class UnknownTasks(bootsteps.Step):
 def _on_unknown_task(
     consumer: "Consumer", refuse: Callable[..., None], body: Any, message: Any, exc: Exception
 ) -> None:
-    if ticket_of(message) is None:
+    """Put back a call whose task this worker does not know; no attempt is spent."""
+    if (ticket := ticket_of(message)) is None:
         refuse(body, message, exc)
         return
     message.ack_log_error(logger, consumer.connection_errors)
-    put_back_unknown(message, message.headers["task"], message.headers["id"])
-
-
-@signals.task_unknown.connect
-def put_back_unknown(message: Any, name: str, id: str, **_: Any) -> None:  # noqa: A002 -- Celery's signature
-    """Put back a call whose task this worker does not know; no attempt is spent."""
-    ticket = ticket_of(message)
-    if ticket is not None:
-        logger.warning("this worker has no task %s; its call %s waits for a worker that has it", name, id)
-        heartbeat.in_background(
-            f"put back call {id}, which keeps its slots until its lease ends",
-            partial(workers.return_unknown, UUID(id), ticket),
-        )
+    name, call = message.headers["task"], message.headers["id"]
+    logger.warning("this worker has no task %s; its call %s waits for a worker that has it", name, call)
+    heartbeat.in_background(
+        f"put back call {call}, which keeps its slots until its lease ends",
+        partial(workers.return_unknown, UUID(call), ticket),
+    )
 
 
 @signals.task_rejected.connect

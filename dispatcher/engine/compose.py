@@ -7,7 +7,7 @@ from uuid import UUID
 
 from celery import current_app
 
-from dispatcher import methods
+from dispatcher import handlers
 from dispatcher.errors import CallInvalid, ConfigurationError, FieldInvalid
 from dispatcher.lifecycle import publish, send
 from dispatcher.messages import capture, signature
@@ -66,7 +66,7 @@ def _request(call: Call, sender: Sender) -> SendRequest:
     for field, value in (("args", call.args), ("kwargs", call.kwargs)):
         if value:
             raise CallInvalid(field, "can't be given together with call_data; put them into its params.")
-    methods.check(call.call_data)
+    handlers.check(call.call_data)
     return signature.read(replace(call, task=CALL_DATA_TASK), sender)
 
 

@@ -4,11 +4,11 @@ Never in a caller's transaction: others that need a key which it inserted would 
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from django.db import OperationalError
 from django.db.models import QuerySet
@@ -17,8 +17,7 @@ from dispatcher import groups, sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
 from dispatcher.extension import HTTP_MISSING, registered
-from dispatcher.limits.policy import Policy, stored
-from dispatcher.limits.usage import PolicyRow
+from dispatcher.limits.policy import Policy, PolicyRow, stored
 from dispatcher.models import RateLimitKey
 from dispatcher.states import Delivery, OnLimit
 
@@ -53,34 +52,18 @@ class Kind:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """What makes the keys and the lane of a call that was written without a lane."""
+Placement = Mapping[str, Any]
+"""What makes the keys and the lane of a call that was written without a lane, as it is stored.
 
-    names: tuple[str, ...]
-    policies: Mapping[str, Policy]
-    """Of the keys that did not exist when the call was sent."""
-    senders: Mapping[str, str]
-    """Who made which of these over HTTP."""
+names: the keys that it names; policies: of those that did not exist at the send; senders: who made which over HTTP.
+"""
 
-    @classmethod
-    def of(cls, kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str, str]) -> Self:
-        """Return what a call of this kind needs of the missing keys."""
-        policies = kind.of(missing)
-        return cls(
-            names=kind.names, policies=policies, senders={name: senders[name] for name in policies if name in senders}
-        )
 
-    @classmethod
-    def read(cls, stored: Mapping[str, Any]) -> Self:
-        """Read it as it is stored."""
-        policies = {name: Policy.parse(policy) for name, policy in stored["policies"].items()}
-        return cls(names=tuple(stored["names"]), policies=policies, senders=stored.get("senders") or {})
-
-    def as_json(self) -> dict[str, Any]:
-        """Write it as it is stored."""
-        policies = {name: policy.as_json() for name, policy in self.policies.items()}
-        return {"names": list(self.names), "policies": policies, "senders": dict(self.senders)}
+def placement_of(kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str, str]) -> Placement:
+    """Return what a call of this kind needs of the missing keys."""
+    policies = {name: policy.as_json() for name, policy in kind.of(missing).items()}
+    made = {name: senders[name] for name in policies if name in senders}
+    return {"names": list(kind.names), "policies": policies, "senders": made}
 
 
 def declared_policy(name: str) -> Policy | None:
@@ -91,25 +74,26 @@ def declared_policy(name: str) -> Policy | None:
     if groups.is_group(name):
         return Policy()
     keys = conf().keys
-    if name in keys:
-        return Policy.parse(keys[name], f"DISPATCHER['keys'][{name!r}]")
-    fitting = [template for template in keys if "*" in template and fnmatchcase(name, template)]
-    if not fitting:
-        return None
-    template = max(fitting, key=len)
-    return Policy.parse(keys[template], f"DISPATCHER['keys'][{template!r}]")
+    best = _best(name, keys)
+    return None if best is None else Policy.parse(keys[best], f"DISPATCHER['keys'][{best!r}]")
+
+
+def _best(name: str, names: Collection[str]) -> str | None:
+    """Return the exact name, or the longest template that fits."""
+    if name in names:
+        return name
+    return max((each for each in names if "*" in each and fnmatchcase(name, each)), key=len, default=None)
 
 
 def declared_delivery(queue: str) -> Delivery:
     """Return the delivery that the settings give a queue, exactly or by the longest template that fits; else direct."""
     given = conf().delivery
-    fitting = [name for name in given if name == queue or ("*" in name and fnmatchcase(queue, name))]
-    best = queue if queue in given else max(fitting, key=len, default=None)
-    if best is not None and given[best] not in list(Delivery):
-        message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}: give one of {', '.join(Delivery)}."
-        raise ConfigurationError(message)
+    best = _best(queue, given)
     if best is None:
         return Delivery.DIRECT
+    if given[best] not in list(Delivery):
+        message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}: give one of {', '.join(Delivery)}."
+        raise ConfigurationError(message)
     if given[best] == Delivery.HTTP and not registered().serves_http:
         message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}, but {HTTP_MISSING}"
         raise ConfigurationError(message)
@@ -123,9 +107,13 @@ def is_from_template(name: str) -> bool:
 
 def unknown_keys(names: set[str]) -> set[str]:
     """Return those of these keys that do not exist, and that no setting makes; and groups without a member."""
-    absent = names - set(stored_policies(names))
-    empty = {name for name in absent if groups.is_group(name) and not has_members(name)}
-    return empty | {name for name in absent if declared_policy(name) is None}
+    return _unknown(names - set(stored_policies(names)))
+
+
+def _unknown(absent: Iterable[str]) -> set[str]:
+    return {
+        name for name in absent if declared_policy(name) is None or (groups.is_group(name) and not has_members(name))
+    }
 
 
 def has_members(group: str) -> bool:
@@ -160,21 +148,16 @@ def missing_keys(kinds: Iterable[Kind], given: Mapping[str, Policy]) -> dict[str
     """
     kinds = list(kinds)
     named = {name for kind in kinds for name in kind.names}
-    wanted = (
-        named
-        | {kind.queue_key for kind in kinds}
-        | {member for name in named if groups.is_group(name) for member in _declared_members(name)}
-    )
+    members = {member for name in named if groups.is_group(name) for member in _declared_members(name)}
+    wanted = named | members | {kind.queue_key for kind in kinds}
     absent = sorted(wanted - set(stored_policies(wanted)))
-    policies = {name: policy for name in absent if (policy := given.get(name) or declared_policy(name)) is not None}
-    empty = [
+    if unknown := sorted(
         name
-        for name in named.intersection(absent)
-        if groups.is_group(name) and not any(groups.has_member(name, each) for each in given) and not has_members(name)
-    ]
-    if unknown := sorted({name for name in absent if name in named and name not in policies}.union(empty)):
+        for name in _unknown(named.intersection(absent))
+        if name not in given and not any(groups.has_member(name, each) for each in given)
+    ):
         raise UnknownKey(unknown, known_names())
-    return policies
+    return {name: policy for name in absent if (policy := given.get(name) or declared_policy(name)) is not None}
 
 
 def known_names() -> list[str]:
@@ -255,7 +238,7 @@ def kinds_json(
             {
                 "number": number,
                 **vars(kind),
-                "placement": placements[kind].as_json() if placements else None,
+                "placement": placements[kind] if placements else None,
                 "soonest": soonest[kind].isoformat() if soonest else None,
             }
             for kind, number in kinds.items()

@@ -3,14 +3,18 @@
 Raises PolicyInvalid or CallInvalid naming the field and the remedy.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from functools import reduce
+from operator import or_
 
-from dispatcher import sql
+from django.db.models import Func, Q, QuerySet
+
+from dispatcher import groups
 from dispatcher.conf import is_eager
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.lanes import Kind, declared_delivery
 from dispatcher.limits.policy import Policy
+from dispatcher.models import Lane, Queue, RateLimitKey
 from dispatcher.states import Delivery
 
 _REMEDY = (
@@ -19,22 +23,16 @@ _REMEDY = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Mixed:
-    queue: str
-    key: str
-    is_stored: bool
-
-
 def check_policy(name: str, policy: Policy, field: str = "per_worker") -> None:
     """Refuse a limit per worker for a key that calls of queues delivered by the broker spend, or may choose."""
     if policy.per_worker is None or is_eager():
         return
-    queues = sql.fetch("published_spenders", str, {"key": name})
-    if not queues and (own := name.removeprefix("queue:")) != name:
-        queues = [found.queue for found in _mixed([(own, name)], made=[name])]
-    if queues:
-        raise PolicyInvalid(field, f"calls of the queue {queues[0]!r} can spend {name!r}, and {_REMEDY}.")
+    own = name.removeprefix("queue:")
+    direct = Queue.objects.exclude(delivery=Delivery.BROKER).values("name")
+    lanes = Lane.objects.filter(_spends(name)).exclude(queue__in=direct).order_by("queue")
+    queue = lanes.values_list("queue", flat=True).first() or next(iter(_published({own} - {name})), None)
+    if queue is not None:
+        raise PolicyInvalid(field, f"calls of the queue {queue!r} can spend {name!r}, and {_REMEDY}.")
 
 
 def check_declared(name: str, policy: Policy, field: str) -> None:
@@ -47,12 +45,15 @@ def check_declared(name: str, policy: Policy, field: str) -> None:
 
 def check_delivery(queue: str) -> None:
     """Refuse that the broker delivers a queue whose calls spend, or may choose, keys with a limit per worker."""
-    if keys := sql.fetch("keys_per_worker", str, {"queue": queue}):
+    of_lanes = Lane.objects.filter(queue=queue).annotate(key=Func("key_ids", function="unnest")).values("key")
+    spent = RateLimitKey.objects.filter(Q(pk__in=of_lanes) | Q(name=f"queue:{queue}"))
+    patterns = spent.filter(is_group=True).values_list("name", flat=True)
+    if keys := _limited(Q(name__in=spent.values("name")), patterns)[:1]:
         message = f"calls of {queue!r} spend the key {keys[0]!r}, which has a limit per worker (per_worker), and "
         raise CallInvalid("delivery", f"{message}{_REMEDY}, or remove per_worker from the key first.")
 
 
-def check_kinds(kinds: Iterable[Kind], made: Mapping[str, Policy]) -> None:
+def check_kinds(kinds: Collection[Kind], made: Mapping[str, Policy]) -> None:
     """Refuse calls of queues that the broker delivers under keys with a limit per worker.
 
     made: the keys that do not exist yet, with their policies.
@@ -63,15 +64,33 @@ def check_kinds(kinds: Iterable[Kind], made: Mapping[str, Policy]) -> None:
     # A key that is made may be the member of a group that other queues spend.
     for name, policy in limited.items():
         check_policy(name, policy)
-    named = [(kind.queue, name) for kind in kinds for name in {*kind.names, kind.queue_key, *kind.of(limited)}]
-    for found in _mixed(named, made=list(limited)):
-        message = f"calls of the queue {found.queue!r} can't spend the key {found.key!r}, which has a limit per "
-        raise CallInvalid("keys", f"{message}worker (per_worker): {_REMEDY}.")
+    published = _published({kind.queue for kind in kinds})
+    named = {kind: {*kind.names, kind.queue_key} for kind in kinds if kind.queue in published}
+    names = {name for each in named.values() for name in each}
+    stored = _limited(Q(name__in=names), filter(groups.is_group, names)) if names else ()
+    for kind in named:
+        for key in sorted(kind.of(limited | dict.fromkeys(stored, Policy()))):
+            message = f"calls of the queue {kind.queue!r} can't spend the key {key!r}, which has a limit per "
+            raise CallInvalid("keys", f"{message}worker (per_worker): {_REMEDY}.")
 
 
-def _mixed(named: Sequence[tuple[str, str]], *, made: Sequence[str]) -> list[_Mixed]:
-    """Return those of these (queue, key) that exclude each other; made: keys to be made with a limit per worker."""
-    queues, keys = [queue for queue, _ in named], [key for _, key in named]
-    found = sql.fetch("mixed_kinds", _Mixed, {"queues": queues, "keys": keys, "made": made})
-    # A queue without a row gets one with its first lane, as the settings say.
-    return [each for each in found if each.is_stored or declared_delivery(each.queue) is Delivery.BROKER]
+def _spends(name: str) -> Q:
+    """Return the condition that calls of a lane spend a key, or may choose it for a group."""
+    keys = RateLimitKey.objects.filter(Q(name=name) | Q(is_group=True)).values_list("pk", "name")
+    spent = [key for key, each in keys if each == name or groups.has_member(each, name)]
+    of_queue = Q(queue=name.removeprefix("queue:")) if name.startswith("queue:") else Q(pk=None)
+    # Without such a key no lane is read.
+    return of_queue | Q(key_ids__overlap=spent) if spent else of_queue
+
+
+def _limited(named: Q, patterns: Iterable[str]) -> QuerySet[RateLimitKey, str]:
+    """Return the names of the keys with a limit per worker among those named, and among the members of groups."""
+    wanted = reduce(or_, (Q(name__startswith=pattern[:-1], is_group=False) for pattern in patterns), named)
+    keys = RateLimitKey.objects.exclude(per_worker=None, override_per_worker=None).filter(wanted)
+    return keys.order_by("name").values_list("name", flat=True)
+
+
+def _published(queues: Collection[str]) -> set[str]:
+    """Return those of these queues that the broker delivers; one without a row gets it as the settings say."""
+    stored = dict(Queue.objects.filter(name__in=queues).values_list("name", "delivery")) if queues else {}
+    return {queue for queue in queues if stored.get(queue, declared_delivery(queue)) == Delivery.BROKER}

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import event_log, history, lanes, sql, validate
+from dispatcher import history, lanes, sql, validate
 from dispatcher.errors import KeyNotFound, PolicyInvalid
-from dispatcher.event_log import Entry
+from dispatcher.extension import registered
 from dispatcher.history import By
 from dispatcher.lanes import mixture
 from dispatcher.limits.durations import parse_duration
@@ -90,8 +90,9 @@ def block(
     with nullcontext() if by is None else history.recorded("block", by, names=names), sql.atomic():
         params = {"wait": wait, "names": list(names), "now": now}
         rows = sql.fetch("block_keys", _Blocked, params)
-        blocked = [{"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"} for row in rows]
-        event_log.note([Entry(kind="rate_limit.dynamic_adjusted", data=each) for each in blocked])
+        for row in rows:
+            data = {"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"}
+            registered().note_event("rate_limit.dynamic_adjusted", data)
     return [row.id for row in rows]
 
 
@@ -162,8 +163,7 @@ def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> 
     with sql.atomic():
         key = _only(sql.fetch("pause_key", int, {"name": name, "is_paused": is_paused}), name)
         if name.startswith(_QUEUE):
-            queue = name.removeprefix(_QUEUE)
-            event_log.note([Entry(kind=kind, queue=queue, data=by)])
+            registered().note_event(kind, by, queue=name.removeprefix(_QUEUE))
     return key
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError
@@ -49,7 +48,7 @@ class _Unplaced:
     queue: str
     priority: int
     on_limit: str
-    placement: dict[str, Any]
+    placement: Placement
 
 
 _Group = tuple[Kind, Sequence[UUID]]
@@ -64,15 +63,15 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
     rows = sql.fetch("find_unplaced", _Unplaced, {"calls": list(calls)}) if calls else []
     if not rows:
         return []
-    placements = {row.id: Placement.read(row.placement) for row in rows}
-    missing, gone = _missing(placements.values())
+    placements = [row.placement for row in rows]
+    missing, gone = _missing(placements)
     groups: dict[Kind, list[UUID]] = {}
     for row in rows:
-        names = tuple(name for name in placements[row.id].names if name not in gone)
+        names = tuple(name for name in row.placement["names"] if name not in gone)
         kind = Kind(queue=row.queue, priority=row.priority, on_limit=OnLimit(row.on_limit), names=names)
         groups.setdefault(kind, []).append(row.id)
     mixed = random.sample(list(groups.items()), len(groups))
-    senders = {name: sender for each in reversed([*placements.values()]) for name, sender in each.senders.items()}
+    senders = {name: sender for each in reversed(placements) for name, sender in each["senders"].items()}
     # Waits are counted, and not the time that the calls themselves take: a slow machine may place as many.
     waits = iter(range(min(_MOST_WAITS, 1 + _PATIENCE // lock_wait)))
     return [*_place(mixed, partial(_place_together, missing, senders, lock_wait), waits)]
@@ -85,10 +84,11 @@ def next_unplaced(after: int, most: int) -> UnplacedCalls:
     return asked.row()
 
 
-def _missing(placements: Collection[Placement]) -> tuple[dict[str, Policy], set[str]]:
+def _missing(placements: Sequence[Placement]) -> tuple[dict[str, Policy], set[str]]:
     """Return the keys that are to be made, and those that were deleted since the send: these limit nothing any more."""
-    given = {name: policy for each in reversed([*placements]) for name, policy in each.policies.items()}
-    named = {name for each in placements for name in each.names}
+    stored = {name: policy for each in reversed(placements) for name, policy in each["policies"].items()}
+    given = {name: Policy.parse(policy) for name, policy in stored.items()}
+    named = {name for each in placements for name in each["names"]}
     absent = (named | given.keys()) - lanes.stored_policies(named | given.keys()).keys()
     policies = {name: given.get(name) or lanes.declared_policy(name) for name in absent}
     made = {name: policy for name, policy in policies.items() if policy is not None}

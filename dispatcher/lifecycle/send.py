@@ -206,7 +206,7 @@ def write(drafts: Sequence[Draft]) -> Sent:
             for name in each.policies
             if each.extras is not None and (by := each.extras.sender) is not None
         }
-        placements = {kind: Placement.of(kind, missing, senders) for kind in kinds}
+        placements = {kind: lanes.placement_of(kind, missing, senders) for kind in kinds}
         if not sql.in_transaction():
             lanes.open_lanes(kinds, missing, senders)
         rows, dispense = _insert(drafts, kinds, placements)
@@ -309,7 +309,7 @@ def _saved(each: Draft, row: Written, placement: Placement | None = None) -> Cal
     defaults = _defaults()
     stored = defaults | {name: value for name, value in vars(row).items() if name in defaults}
     stored |= {
-        "placement": placement.as_json() if placement is not None and row.lane_id is None else None,
+        "placement": placement if row.lane_id is None else None,
         "task": each.task,
         **{name: json.loads(text) for name, text in each.texts.items()},
         "queue": each.kind.queue,

@@ -11,9 +11,10 @@ from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from dispatcher import event_log, sql
+from dispatcher import sql
 from dispatcher.conf import conf, is_eager, needs_worker, process_silence
 from dispatcher.ending import Ending
+from dispatcher.extension import registered
 from dispatcher.lifecycle import finish, wake
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.turns import Turns
@@ -261,7 +262,7 @@ def tuning(taker: Taker) -> dict[str, Any]:
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
         "needs_worker": needs_worker(),
         "any_delivery": eager,
-        "keeps_events": event_log.is_kept(),
+        "keeps_events": registered().keeps_events(),
     }
 
 

@@ -5,14 +5,17 @@ Pure: no Django, no clock, no I/O. `now` is always handed in, and is always the 
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
+from dispatcher import validate
 from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.durations import format_duration, parse_duration
 
+LARGEST: Final = 2**31 - 1
+"""The largest number that a column of the database holds."""
 UNLIMITED: Final = sys.maxsize
 """The largest cost under a key that limits nothing."""
 
@@ -58,11 +61,8 @@ class Rate:
                     field,
                     f'{value!r} is not a rate; give {{"limit": 100, "period": "PT1M"}}, (100, "PT1M") or "100/m".',
                 )
-        if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= 2**31 - 1:
-            raise PolicyInvalid(
-                f"{field}.limit",
-                f"{limit!r} must be a whole number from 1; to stop a key, pause it or set concurrency 0.",
-            )
+        remedy = "; to stop a key, pause it or set concurrency 0"
+        validate.whole(f"{field}.limit", limit, 1, LARGEST, remedy=remedy, error=PolicyInvalid)
         length = parse_duration(period, f"{field}.period")
         if not _SHORTEST_PERIOD <= length <= LONGEST_PERIOD:
             raise PolicyInvalid(f"{field}.period", f"{period!r} must be from 1 millisecond to 366 days.")
@@ -99,28 +99,13 @@ class Policy:
             raise PolicyInvalid(field, f'{value!r} is not a policy; give {{"concurrency": 5}}, say.')
         if unknown := sorted(set(value) - known):
             raise PolicyInvalid(f"{field}.{unknown[0]}", f"unknown; a policy has {', '.join(sorted(known))}.")
-        concurrency = value.get("concurrency")
-        if concurrency is not None and (
-            isinstance(concurrency, bool) or not isinstance(concurrency, int) or not 0 <= concurrency <= 2**31 - 1
-        ):
-            raise PolicyInvalid(
-                f"{field}.concurrency", f"{concurrency!r} must be a whole number from 0, or None for no limit."
-            )
-        per_worker = value.get("per_worker")
-        if per_worker is not None and (
-            isinstance(per_worker, bool) or not isinstance(per_worker, int) or not 1 <= per_worker <= 2**31 - 1
-        ):
-            raise PolicyInvalid(
-                f"{field}.per_worker",
-                f"{per_worker!r} must be a whole number from 1, or None for no limit; to start nothing, pause the key.",
-            )
         return cls(
-            concurrency=concurrency,
-            per_worker=per_worker,
+            concurrency=_whole(value, field, "concurrency", 0, ", or None for no limit"),
+            per_worker=_whole(value, field, "per_worker", 1, ", or None for no limit; to start nothing, pause the key"),
             rate=Rate.parse(value.get("rate"), f"{field}.rate"),
             throttle=Rate.parse(value.get("throttle"), f"{field}.throttle"),
             fair_by=_template(value.get("fair_by"), f"{field}.fair_by"),
-            weight=_weight(value.get("weight"), f"{field}.weight"),
+            weight=_whole(value, field, "weight", 1, ", or None for 1", most=HEAVIEST) or 1,
         )
 
     @property
@@ -135,25 +120,23 @@ class Policy:
     @property
     def largest_cost(self) -> int:
         """The most that a call may cost to start at all, and another one after it; UNLIMITED without a limit."""
-        return min(
-            self.concurrency or UNLIMITED,
-            self.per_worker or UNLIMITED,
-            UNLIMITED if self.rate is None else self.rate.limit,
-            UNLIMITED if self.throttle is None else LONGEST_PERIOD // self.throttle.spacing,
-        )
+        return min((most for most, _ in self._costs()), default=UNLIMITED)
 
     def exceeded_by(self, cost: int) -> str:
         """Return in words the limits that never allow this cost."""
-        words = []
-        if self.concurrency and cost > self.concurrency:
-            words.append(f"the concurrency is {self.concurrency}")
-        if self.per_worker and cost > self.per_worker:
-            words.append(f"the limit per worker is {self.per_worker}")
-        if self.rate is not None and cost > self.rate.limit:
-            words.append(f"the rate is {self.rate}")
-        if self.throttle is not None and cost > LONGEST_PERIOD // self.throttle.spacing:
-            words.append(f"under the throttle {self.throttle} the next start would be more than a year away")
-        return " and ".join(words)
+        return " and ".join(words for most, words in self._costs() if cost > most)
+
+    def _costs(self) -> Iterator[tuple[int, str]]:
+        """Return the largest cost that each limit allows, and the limit in words."""
+        if self.concurrency:
+            yield self.concurrency, f"the concurrency is {self.concurrency}"
+        if self.per_worker:
+            yield self.per_worker, f"the limit per worker is {self.per_worker}"
+        if self.rate is not None:
+            yield self.rate.limit, f"the rate is {self.rate}"
+        if self.throttle is not None:
+            words = f"under the throttle {self.throttle} the next start would be more than a year away"
+            yield LONGEST_PERIOD // self.throttle.spacing, words
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of a key that store it."""
@@ -186,12 +169,28 @@ def _template(value: object, field: str) -> str | None:
     raise PolicyInvalid(field, f"{value!r} must be the beginning of key names and a *, such as 'tenant:*', or None.")
 
 
-def _weight(value: object, field: str) -> int:
+def _whole(
+    policy: Mapping[str, Any], field: str, name: str, least: int, remedy: str, *, most: int = LARGEST
+) -> int | None:
+    value = policy.get(name)
     if value is None:
-        return 1
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= HEAVIEST:
-        raise PolicyInvalid(field, f"{value!r} must be a whole number from 1 to {HEAVIEST}, or None for 1.")
-    return value
+        return None
+    return validate.whole(f"{field}.{name}", value, least, most, remedy=remedy, error=PolicyInvalid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyRow:
+    """The limits that a key stores (see `stored`)."""
+
+    id: int
+    concurrency: int | None
+    per_worker: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    throttle_limit: int | None
+    throttle_period: timedelta | None
+    fair_by: str | None
+    weight: int
 
 
 def stored(key: Any, prefix: str = "") -> Policy:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, Final, Self
 
+from dispatcher import validate
 from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.durations import format_duration, parse_duration
-from dispatcher.limits.policy import LONGEST_PERIOD
+from dispatcher.limits.policy import LARGEST, LONGEST_PERIOD
 
-MOST_ATTEMPTS: Final = 2**31 - 1
 _STEEPEST: Final = 100
 
 BACKOFF: Final[Mapping[str, Callable[[int, float], float]]] = {
@@ -55,10 +55,7 @@ class Retry:
                 if not timedelta(0) <= given[name] <= LONGEST_PERIOD:
                     raise PolicyInvalid(f"{field}.{name}", "must be from 0 to 366 days.")
         attempts = given.get("max_attempts", 1)
-        if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= MOST_ATTEMPTS:
-            raise PolicyInvalid(
-                f"{field}.max_attempts", f"{attempts!r} must be a whole number from 1 to {MOST_ATTEMPTS}."
-            )
+        validate.whole(f"{field}.max_attempts", attempts, 1, LARGEST, error=PolicyInvalid)
         coefficient = given.get("backoff_coefficient", 1)
         if (
             isinstance(coefficient, bool)

@@ -18,7 +18,7 @@ from kombu.messaging import Producer
 
 from dispatcher.conf import is_eager
 from dispatcher.errors import CallInvalid
-from dispatcher.messages.signature import PROTOCOL
+from dispatcher.messages.signature import protocol
 
 _NAMES: Final = ("before_task_publish", "after_task_publish", "task_sent")
 _SIGNALS: Final = [getattr(signals, name) for name in _NAMES if hasattr(signals, name)]
@@ -42,7 +42,7 @@ _OF_A_PUBLICATION: Final = frozenset(
         "timeout",
     }
 )
-"""What Celery gives `Producer.publish` by itself."""
+"""What Celery gives `Producer.publish` by itself; instrumentation may hide its signature."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +118,6 @@ def capture(
     return Captured(
         args=made[0],
         kwargs=made[1],
-        headers={name: value for name, value in found.items() if name not in PROTOCOL},
+        headers={name: value for name, value in found.items() if name not in protocol()},
         options={**options, **added, **changed},
     )

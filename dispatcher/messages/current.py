@@ -7,7 +7,7 @@ from uuid import UUID
 from celery import current_task
 
 from dispatcher.errors import ConfigurationError
-from dispatcher.messages.tickets import CALL_HEADER, CHOSEN_HEADER, TICKET_HEADER, ticket_in
+from dispatcher.messages.tickets import CHOSEN_HEADER, headers_of, ticket_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +35,7 @@ def current_call() -> CurrentCall | None:
     request = current_task.request if current_task else None
     if request is None or request.called_directly:
         return None
-    names = (TICKET_HEADER, CALL_HEADER, CHOSEN_HEADER)
-    named = {name: request.get(name) for name in names if request.get(name) is not None}
-    headers = {**named, **(request.headers or {})}
+    headers = headers_of(request)
     if ticket_in(headers, request.id) is None:
         return None
     return CurrentCall(id=UUID(request.id), chosen_keys=headers.get(CHOSEN_HEADER) or {})

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature as signature_of
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from celery import Celery
+from celery.app.amqp import AMQP
 from celery.utils.saferepr import saferepr
 from kombu.common import Broadcast
 
@@ -17,25 +19,11 @@ from dispatcher.messages.tickets import CALL_HEADER, CHOSEN_HEADER, TICKET_HEADE
 if TYPE_CHECKING:
     from dispatcher.models import CallQueue
 
-_OF_THE_TASK: Final = frozenset(
-    {
-        "argsrepr",
-        "ignore_result",
-        "kwargsrepr",
-        "parent_id",
-        "root_id",
-        "shadow",
-        "soft_time_limit",
-        "stamped_headers",
-        "time_limit",
-    }
-)
+_OF_THE_TASK: Final = frozenset(signature_of(AMQP.as_task_v2).parameters)
 """The options of a message that are headers of Celery's; the others are the broker's."""
 
 _templates: WeakKeyDictionary[Any, dict[str, tuple[dict[str, Any], dict[str, Any], Any]]] = WeakKeyDictionary()
 """Headers, properties and callbacks of a message as Celery makes them, by the app's `amqp` and the task."""
-_defaults: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
-"""What the settings of an app, known by its `amqp`, give each message; read once, as Celery does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,26 +55,30 @@ def send(app: Celery, producer: Any, call: Publishable) -> None:
     the receivers of Celery's publish signals, which have seen the call at its send: see dispatcher.messages.capture.
     """
     of_task, of_broker = options_of(app, call)
-    headers, properties, body, sent_event = _message(app, call, of_task, has_event=app.conf.task_send_sent_event)
+    made = _celerys(app, call, of_task, has_event=app.conf.task_send_sent_event)
     queue = app.amqp.queues[call.queue]
     where = _where(app, queue, of_broker.pop("routing_key", None))
-    given = {**_defaults_of(app), **properties, **of_broker}
-    if "delivery_mode" not in of_broker and (mode := getattr(queue.exchange, "delivery_mode", None)) is not None:
-        given["delivery_mode"] = mode
+    mode = getattr(queue.exchange, "delivery_mode", None)
+    defaults = {
+        "serializer": "json",
+        "compression": app.conf.task_compression,
+        "delivery_mode": app.conf.task_default_delivery_mode if mode is None else mode,
+    }
     declare = None if isinstance(queue, Broadcast) else [queue]
     bounds = {"timeout": broker.BOUND_S, "confirm_timeout": broker.BOUND_S}
-    producer.publish(body, headers=headers, declare=declare, retry=False, **bounds, **where, **given)
-    if sent_event:
+    given = {**defaults, **made.properties, **of_broker, **bounds, **where}
+    producer.publish(made.body, headers={**made.headers, **headers_of(call)}, declare=declare, retry=False, **given)
+    if made.sent_event:
         where["exchange"] = getattr(where["exchange"], "name", where["exchange"])
         events = app.amqp._event_dispatcher  # noqa: SLF001 -- another one would have a connection of its own
-        events.publish("task-sent", {**sent_event, **where, "queue": queue.name}, producer, retry=False)
+        events.publish("task-sent", {**made.sent_event, **where, "queue": queue.name}, producer, retry=False)
 
 
 def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
     if call.options:
-        headers, properties, body, _ = _message(app, call, options_of(app, call)[0], has_event=False)
-        return headers, properties, body
+        made = _celerys(app, call, options_of(app, call)[0], has_event=False)
+        return {**made.headers, **headers_of(call)}, made.properties, made.body
     templates = _templates.setdefault(app.amqp, {})
     if (template := templates.get(call.task)) is None:
         made = _celerys(app, call, options_of(app, call)[0], has_event=False)
@@ -101,12 +93,6 @@ def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any
     own = {"id": task_id, "root_id": task_id, "retries": retries, **shown}
     named = {**headers, **own, **headers_of(call)}
     return named, {**properties, "correlation_id": task_id}, (args, kwargs, callbacks)
-
-
-def _message(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_event: bool) -> Any:
-    message = _celerys(app, call, of_task, has_event=has_event)
-    message.headers.update(headers_of(call))
-    return message
 
 
 def _celerys(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_event: bool) -> Any:
@@ -129,17 +115,6 @@ def _where(app: Celery, queue: Any, routing_key: str | None) -> dict[str, Any]:
         "exchange": queue.exchange.name or app.amqp.default_exchange,
         "routing_key": routing_key or queue.routing_key or app.conf.task_default_routing_key,
     }
-
-
-def _defaults_of(app: Celery) -> dict[str, Any]:
-    defaults = _defaults.get(app.amqp)
-    if defaults is None:
-        defaults = _defaults[app.amqp] = {
-            "serializer": "json",
-            "compression": app.conf.task_compression,
-            "delivery_mode": app.conf.task_default_delivery_mode,
-        }
-    return defaults
 
 
 def arguments(call: Publishable) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from celery import Celery, Task, current_app
+from celery.app.task import extract_exec_options
 from celery.canvas import Signature
 from celery.exceptions import QueueNotFound
 from kombu import compression, serialization
@@ -23,54 +24,12 @@ _LONGEST: Final = timedelta(days=36_525)
 _HIGHEST_PRIORITY: Final = 255
 """Of AMQP; RabbitMQ and Redis use fewer."""
 
-_TASKS_OWN: Final = (
-    "queue",
-    "exchange",
-    "routing_key",
-    "priority",
-    "expires",
-    "serializer",
-    "compression",
-    "delivery_mode",
-    "time_limit",
-    "soft_time_limit",
-    "ignore_result",
-    "mandatory",
-    "immediate",
-)
-"""The attributes of a task that `Task.apply_async` takes as options of the message."""
 _WORKER_READS: Final = {
     "time_limit": "task_time_limit",
     "soft_time_limit": "task_soft_time_limit",
     "ignore_result": "task_ignore_result",
 }
 """Attributes that come from a setting where the task names none; a worker has the same settings."""
-PROTOCOL: Final = frozenset(
-    {
-        "argsrepr",
-        "eta",
-        "expires",
-        "group",
-        "group_index",
-        "id",
-        "ignore_result",
-        "kwargsrepr",
-        "lang",
-        "origin",
-        "parent_id",
-        "replaced_task_nesting",
-        "retries",
-        "root_id",
-        "shadow",
-        "stamped_headers",
-        "stamps",
-        "task",
-        "timelimit",
-        CALL_HEADER,
-        TICKET_HEADER,
-    }
-)
-"""Headers of Celery's message protocol, and the ticket's."""
 _CANVAS: Final = frozenset(
     f"celery.{name}" for name in ("accumulate", "chain", "chord", "chunks", "group", "map", "starmap")
 )
@@ -89,9 +48,6 @@ _REFUSED: Final = {
     "retry": "a message is published until the broker takes it; leave it out. send() takes the task's retry policy.",
     "retry_policy": "a message is published until the broker takes it; leave it out.",
 }
-
-
-_options_of: WeakKeyDictionary[Task, dict[str, Any]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,18 +134,13 @@ def read(call: Call, sender: Sender) -> SendRequest:
 
 
 def options_of(task: Task | None) -> Mapping[str, Any]:
-    """Return the options that a task's own attributes give a message; they are read once, as Celery does."""
-    if task is None:
-        return {}
-    options = _options_of.get(task)
-    if options is None:
-        own = _own(task).items()
-        options = _options_of[task] = {name: value for name, value in own if name in _CHECKS and value != "pickle"}
-    return options
+    """Return the options that a task's own attributes give a message."""
+    return {name: value for name, value in _own(task).items() if name in _CHECKS and value != "pickle"}
 
 
 def _own(task: Task | None) -> dict[str, Any]:
-    own = {name: getattr(task, name, None) for name in _TASKS_OWN}
+    """Return the attributes of a task that `Task.apply_async` takes as options of the message."""
+    own = {} if task is None else {**extract_exec_options(task), "ignore_result": task.ignore_result}
     return {name: value for name, value in own.items() if value is not None}
 
 
@@ -230,11 +181,17 @@ def _with_arguments(call: Call, task: Task) -> Call:
     return replace(call, args=args, kwargs=kwargs)
 
 
+@cache
+def protocol() -> frozenset[str]:
+    """Return the headers of Celery's message protocol, and the ticket's."""
+    return frozenset({*current_app.amqp.as_task_v2("", "").headers, CALL_HEADER, TICKET_HEADER})
+
+
 def _headers(*given: object) -> dict[str, Any] | None:
     """Merge headers, the later ones over those before. Raises CallInvalid for one that is Celery's own."""
     headers = {name: value for each in given for name, value in (validate.mapping("headers", each) or {}).items()}
     for name in headers:
-        if name in PROTOCOL:
+        if name in protocol():
             raise CallInvalid(f"headers[{name!r}]", "is a header of Celery's own; choose another name.")
     return headers or None
 
@@ -317,10 +274,11 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
     for name, value in options.items():
         if name in stamps:
             continue
-        check = _CHECKS.get(name)
-        if check is None:
+        if name not in _CHECKS:
             raise CallInvalid(name, "is no option of a call's message; leave it out, or see the fields of send().")
-        check(name, value)
+        is_valid, wanted = _CHECKS[name]
+        if not is_valid(value):
+            raise CallInvalid(name, f"{value!r} {wanted}.")
     hard, soft = options.get("time_limit"), options.get("soft_time_limit")
     if hard and soft and soft > hard:
         raise CallInvalid("soft_time_limit", f"{soft} is more than time_limit ({hard}); give at most that.")
@@ -331,62 +289,52 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _check(is_valid: Callable[[Any], bool], wanted: str) -> Callable[[str, object], None]:
-    """Return a check of an option. Its error says what is wanted."""
-
-    def check(field: str, value: object) -> None:
-        if not is_valid(value):
-            raise CallInvalid(field, f"{value!r} {wanted}.")
-
-    return check
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_encoded(value: Any) -> bool:
+def _is_compression(value: Any) -> bool:
     with suppress(KeyError, TypeError):
         return bool(compression.get_encoder(value))
     return False
 
 
-def _check_priority(field: str, value: object) -> None:
-    validate.whole(f"{field} (of the message)", value, 0, _HIGHEST_PRIORITY)
-
-
-def _check_serializer(field: str, value: object) -> None:
-    if value == "pickle":
-        remedy = "set serializer='json' for the task."
-        raise CallInvalid(field, f"'pickle' promises objects, and the database holds arguments as JSON only; {remedy}")
+def _is_serializer(value: object) -> bool:
     encoders = serialization.registry._encoders  # noqa: SLF001 -- kombu has no other way to ask
-    if not isinstance(value, str) or value not in encoders:
-        raise CallInvalid(field, f"{value!r} is not registered with kombu.serialization.")
+    return isinstance(value, str) and value != "pickle" and value in encoders
 
 
-_check_seconds: Final = _check(
-    lambda value: not isinstance(value, bool) and isinstance(value, int | float) and 0 <= value < math.inf,
-    "must be a number of seconds",
-)
-_check_switch: Final = _check(lambda value: isinstance(value, bool), "must be True or False")
-_check_text: Final = _check(lambda value: isinstance(value, str), "must be a text")
-_CHECKS: Final = {
-    "argsrepr": _check_text,
-    "compression": _check(_is_encoded, "is not registered with kombu.compression"),
-    "delivery_mode": _check(
-        lambda value: value in (1, 2, "transient", "persistent"), "must be 1 ('transient') or 2 ('persistent')"
+_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    **dict.fromkeys(
+        ("argsrepr", "kwargsrepr", "parent_id", "root_id", "routing_key", "shadow"),
+        (lambda value: isinstance(value, str), "must be a text"),
     ),
-    "ignore_result": _check_switch,
-    "immediate": _check_switch,
-    "kwargsrepr": _check_text,
-    "mandatory": _check_switch,
-    "parent_id": _check_text,
-    "priority": _check_priority,
-    "root_id": _check_text,
-    "routing_key": _check_text,
-    "serializer": _check_serializer,
-    "shadow": _check_text,
-    "soft_time_limit": _check_seconds,
-    "stamped_headers": _check(
+    **dict.fromkeys(
+        ("ignore_result", "immediate", "mandatory"), (lambda value: isinstance(value, bool), "must be True or False")
+    ),
+    **dict.fromkeys(
+        ("time_limit", "soft_time_limit"),
+        (
+            lambda value: (_is_whole(value) or isinstance(value, float)) and 0 <= value < math.inf,
+            "must be a number of seconds",
+        ),
+    ),
+    "compression": (_is_compression, "is not registered with kombu.compression"),
+    "delivery_mode": (
+        lambda value: value in (1, 2, "transient", "persistent"),
+        "must be 1 ('transient') or 2 ('persistent')",
+    ),
+    "priority": (
+        lambda value: _is_whole(value) and 0 <= value <= _HIGHEST_PRIORITY,
+        f"must be a whole number from 0 to {_HIGHEST_PRIORITY}, since it is that of the message",
+    ),
+    "serializer": (
+        _is_serializer,
+        "is not registered with kombu.serialization, or promises objects; set serializer='json' for the task",
+    ),
+    "stamped_headers": (
         lambda value: isinstance(value, list | tuple | set) and all(isinstance(name, str) for name in value),
         "must be a list of names",
     ),
-    "time_limit": _check_seconds,
 }
-"""What a message may be given, and what each must look like."""
+"""What a message may be given, how each is checked, and what it must be."""

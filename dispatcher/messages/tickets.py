@@ -12,6 +12,12 @@ CHOSEN_HEADER: Final = "dispatcher_chosen_keys"
 """The message header that has the key which was chosen of each group."""
 
 
+def headers_of(request: Any) -> dict[str, Any]:
+    """Return the headers of the message of a running task's request, with those above wherever Celery keeps them."""
+    named = {name: request.get(name) for name in (TICKET_HEADER, CALL_HEADER, CHOSEN_HEADER)}
+    return {**{name: value for name, value in named.items() if value is not None}, **(request.headers or {})}
+
+
 def ticket_in(headers: Mapping[str, Any], message_id: object) -> UUID | None:
     """Return the ticket of a message; None if it has none, or the headers of another call's message."""
     if headers.get(CALL_HEADER, message_id) != message_id or uuid_of(message_id) is None:

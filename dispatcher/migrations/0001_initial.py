@@ -23,7 +23,6 @@ ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacu
 ALTER TABLE dispatcher_queue SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_worker SET (vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_process SET (vacuum_truncate = false);
-ALTER TABLE dispatcher_eventlogentry SET (vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_lanesite SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
@@ -354,30 +353,6 @@ class Migration(migrations.Migration):
                 "indexes": [
                     models.Index(fields=["at"], name="change_at"),
                     models.Index(fields=["key", "at"], name="change_key"),
-                ],
-            },
-        ),
-        migrations.CreateModel(
-            name="EventLogEntry",
-            fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
-                ("queue", models.CharField(max_length=255, null=True)),
-                ("call_id", models.UUIDField(help_text="The job_id of its data, for its index.", null=True)),
-                ("data", models.JSONField()),
-                ("at", models.DateTimeField()),
-            ],
-            options={
-                "verbose_name_plural": "event log entries",
-                "indexes": [
-                    models.Index(fields=["at"], name="entry_at"),
-                    models.Index(fields=["kind", "at"], name="entry_kind"),
-                    models.Index(condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"),
-                    models.Index(
-                        condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
-                        fields=["queue", "at"],
-                        name="entry_pressure",
-                    ),
                 ],
             },
         ),

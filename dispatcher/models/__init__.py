@@ -2,7 +2,6 @@
 
 from dispatcher.models.calls import CallQueue, NextPosition, Slot
 from dispatcher.models.changes import KeyChange
-from dispatcher.models.events import EventLogEntry
 from dispatcher.models.keys import RateLimitKey, Share, Start
 from dispatcher.models.lanes import Lane, LaneSite, Note
 from dispatcher.models.queues import Queue
@@ -10,7 +9,6 @@ from dispatcher.models.workers import LeaseCheck, PeriodicRun, Process, ResultCu
 
 __all__ = [
     "CallQueue",
-    "EventLogEntry",
     "KeyChange",
     "Lane",
     "LaneSite",

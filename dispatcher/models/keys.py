@@ -142,9 +142,6 @@ class Start(Record):
         managed = False
         db_table = "dispatcher_start"
 
-    def __str__(self) -> str:
-        return f"{self.cost} of {self.key_id} at {self.at}"
-
 
 class Share(Record):
     """Where the shares of a fair key are, see the function `shares`: rows only while calls wait for the key.
@@ -164,6 +161,3 @@ class Share(Record):
     class Meta:
         managed = False
         db_table = "dispatcher_share"
-
-    def __str__(self) -> str:
-        return f"{self.share_id} of {self.key_id}: {self.next}"

@@ -68,9 +68,6 @@ class LaneSite(Record):
         managed = False
         db_table = "dispatcher_lanesite"
 
-    def __str__(self) -> str:
-        return f"{self.lane_id}: {self.place}"
-
 
 class Note(Record):
     """What must be looked at, and when: a lane, or a key with the lanes that are parked on it.
@@ -91,6 +88,3 @@ class Note(Record):
     class Meta:
         managed = False
         db_table = "dispatcher_note"
-
-    def __str__(self) -> str:
-        return f"lane {self.lane_id}, key {self.key_id} at {self.at}"

@@ -37,9 +37,6 @@ class Process(Record):
     queues = ArrayField(models.CharField(max_length=255), help_text="The queues whose calls it takes directly.")
     idle_at = models.DateTimeField(null=True, help_text="Since when it waits for calls; null: a call need not wake it.")
 
-    def __str__(self) -> str:
-        return f"{self.id}"
-
 
 class LeaseCheck(Record):
     """When recovery last checked the leases, and since when it has done so without a gap; one row.
@@ -50,18 +47,12 @@ class LeaseCheck(Record):
     checked_at = models.DateTimeField()
     since = models.DateTimeField()
 
-    def __str__(self) -> str:
-        return f"{self.checked_at}"
-
 
 class ResultCursor(Record):
     """The last call whose result was copied to Celery's result backend after it ended in the database; one row."""
 
     finished_at = models.DateTimeField()
     call_id = models.UUIDField()
-
-    def __str__(self) -> str:
-        return f"{self.finished_at}"
 
 
 class PeriodicRun(Record):
@@ -75,6 +66,3 @@ class PeriodicRun(Record):
     reaches_broker = models.BooleanField(
         default=True, help_text="Whether that worker reaches a broker: otherwise it served direct queues alone."
     )
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.ran_at}"

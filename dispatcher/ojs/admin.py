@@ -10,9 +10,8 @@ from django.http import HttpRequest
 from dispatcher.admin.base import MANY, BoundedAdmin, ReadOnlyAdmin
 from dispatcher.errors import CallInvalid
 from dispatcher.messages.tickets import uuid_of
-from dispatcher.models import EventLogEntry
 from dispatcher.ojs.auth import check_scopes
-from dispatcher.ojs.models import ApiToken, PullWorker
+from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
 
 KINDS: Final = (
     "backpressure.cleared",

@@ -18,11 +18,13 @@ from ninja.errors import HttpError, ValidationError
 from ninja.parser import Parser
 from ninja.renderers import JSONRenderer
 
-from dispatcher import event_log, sql
+from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.errors import CallTooLarge, DuplicateCall, FieldInvalid, KeyNotFound, QueueFull
-from dispatcher.event_log import Entry
+from dispatcher.errors import CallTooLarge, FieldInvalid, KeyNotFound
+from dispatcher.ojs import event_log
 from dispatcher.ojs.auth import SAFE, Access, authenticate
+from dispatcher.ojs.errors import DuplicateCall, QueueFull
+from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json, without_nulls
 from dispatcher.sql import faults
 

@@ -15,14 +15,14 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from celery.schedules import ParseException, crontab
 
-from dispatcher import api, event_log, lanes, sql
+from dispatcher import api, lanes, sql
 from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.errors import CallInvalid
-from dispatcher.event_log import Entry
 from dispatcher.limits.policy import Policy
 from dispatcher.models import RateLimitKey
-from dispatcher.ojs import worker_reports
+from dispatcher.ojs import event_log, worker_reports
 from dispatcher.ojs.enqueue import find_unique
+from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.models import Cron
 from dispatcher.ojs.options import OjsOptions, options_of
 from dispatcher.request import Call

@@ -8,13 +8,14 @@ from uuid import UUID
 
 from django.db import IntegrityError
 
-from dispatcher import api, engine, event_log, lanes, sql
+from dispatcher import api, engine, lanes, sql
 from dispatcher.engine import compose
-from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull, UnknownKey
-from dispatcher.event_log import Entry
+from dispatcher.errors import FieldInvalid, UnknownKey
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue
-from dispatcher.ojs import jobs
+from dispatcher.ojs import event_log, jobs
+from dispatcher.ojs.errors import DuplicateCall, QueueFull
+from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.options import options_of
 from dispatcher.ojs.queues import create_queues
 from dispatcher.request import Call

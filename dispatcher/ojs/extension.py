@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from dispatcher import extension
 from dispatcher.conf import conf
-from dispatcher.ojs import enqueue, jobs, reclaim, retention
+from dispatcher.ojs import enqueue, event_log, jobs, reclaim, retention
 from dispatcher.ojs.options import OjsOptions
 from dispatcher.request import Extras
 
@@ -18,7 +19,11 @@ class OpenJobSpec(extension.Extension):
 
     def keeps_events(self) -> bool:
         """Return whether the setting `event_retention` asks for an event log."""
-        return conf().event_retention is not None
+        return event_log.is_kept()
+
+    def note_event(self, kind: str, data: Mapping[str, Any], *, queue: str | None = None) -> None:
+        """Store an event, if an event log is kept."""
+        event_log.note([event_log.Entry(kind=kind, data=data, queue=queue)])
 
     def store_extras(self, extras: Mapping[UUID, Extras]) -> None:
         """Store the options of jobs beside their calls."""

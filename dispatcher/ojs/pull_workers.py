@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
-from dispatcher import event_log, sql
+from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.event_log import Entry
 from dispatcher.models import Slot
+from dispatcher.ojs import event_log
+from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.models import PullWorker
 
 _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")

@@ -9,11 +9,11 @@ from dispatcher import ending, sql
 from dispatcher.conf import conf
 from dispatcher.ending import InFlight
 from dispatcher.engine import dispenser
-from dispatcher.errors import AttemptTimedOut, LeaseLapsed
 from dispatcher.lifecycle import finish, take
 from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.recover import judged_until
 from dispatcher.lifecycle.take import Taker
+from dispatcher.ojs.errors import AttemptTimedOut, LeaseLapsed
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
-from dispatcher.limits.retry import MOST_ATTEMPTS
+from dispatcher.limits.policy import LARGEST
 from dispatcher.limits.turns import MOST_WEIGHT
 from dispatcher.ojs.fields import (
     AnyId,
@@ -73,7 +73,7 @@ class RateLimitIn(StrictBody):
 class RetryIn(StrictBody):
     """The retry policy of a job (ojs-retry); intervals as ISO 8601, or in milliseconds."""
 
-    max_attempts: Annotated[int, Field(ge=0, le=MOST_ATTEMPTS)] | None = None
+    max_attempts: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
     initial_interval: Duration | None = None
     initial_interval_ms: Span | None = None
     backoff_coefficient: Annotated[float, Field(ge=1, le=100)] | None = None

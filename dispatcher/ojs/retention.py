@@ -6,8 +6,7 @@ from dispatcher import sql
 from dispatcher.conf import RETENTION, conf
 from dispatcher.lifecycle.retention import WORKERS_KEPT
 from dispatcher.lifecycle.retention.old import delete_old
-from dispatcher.models import EventLogEntry
-from dispatcher.ojs.models import PullWorker, Workflow
+from dispatcher.ojs.models import EventLogEntry, PullWorker, Workflow
 
 TRIM_BUDGET = timedelta(seconds=0.1)
 """How long one recovery may spend on what the event log has kept for long enough."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dispatcher import groups, lanes, sql
 from dispatcher.conf import conf, counting
-from dispatcher.limits.policy import Policy, in_force, stored
-from dispatcher.limits.usage import OverridableRow
+from dispatcher.limits.policy import Policy, PolicyRow, in_force, stored
 from dispatcher.reports.words import format_time
 from dispatcher.states import Labelled
 
@@ -157,7 +156,14 @@ class KeyStatus:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _KeyRow(OverridableRow):
+class _KeyRow(PolicyRow):
+    override_until: datetime | None
+    override_concurrency: int | None
+    override_per_worker: int | None
+    override_rate_limit: int | None
+    override_rate_period: timedelta | None
+    override_throttle_limit: int | None
+    override_throttle_period: timedelta | None
     now: datetime
     name: str
     is_paused: bool

@@ -183,7 +183,7 @@ class Keeper:
     def _look_up(self) -> None:
         """Have the worker's direct queues looked up, once its first heartbeat is recorded; others at once."""
         now, queues = monotonic(), list(self.consumer.app.amqp.queues.consume_from)
-        if heartbeat.has_direct() is None or (now < self._queues_at and queues == self._queues):
+        if heartbeat.Identity.has_direct is None or (now < self._queues_at and queues == self._queues):
             return
         self._queues_at = now + min(_QUEUES_S, conf().heartbeat.total_seconds())
         self._queues = queues

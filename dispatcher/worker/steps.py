@@ -44,7 +44,7 @@ class Loops(bootsteps.StartStopStep):
 
     def start(self, consumer: "Consumer") -> None:
         """Keep loops in the consumer's pool."""
-        controller, shared, worker = consumer.controller, Shared.current, heartbeat.worker_id()
+        controller, shared, worker = consumer.controller, Shared.current, heartbeat.Identity.worker
         if shared is None or worker is None:
             return
         if (keeper := keeper_of(controller)) is not None:
@@ -61,8 +61,8 @@ class Loops(bootsteps.StartStopStep):
             most_kb=controller.max_memory_per_child,
         )
         keeper = controller.dispatcher_keeper = Keeper(consumer, shared, options)
-        heartbeat.also_renew(keeper.held)
-        heartbeat.before_release(keeper.finish)
+        heartbeat.also_held.append(keeper.held)
+        heartbeat.before_release.append(keeper.finish)
         # Without an event loop, as with memory://, Celery stops this step seconds after the signal.
         signals.worker_shutting_down.connect(keeper.close, sender=controller.hostname, weak=False)
         signals.task_received.connect(keeper.wake, weak=False)

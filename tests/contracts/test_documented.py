@@ -11,6 +11,7 @@ from django.apps import apps
 from dispatcher import api, checks, errors
 from dispatcher.conf import settable
 from dispatcher.errors import DispatcherError
+from dispatcher.ojs import errors as ojs_errors
 from dispatcher.reports import Wait
 from dispatcher.states import OnLimit, Reason, State
 from project.celery import app
@@ -33,8 +34,9 @@ KINDS = {
     "states.md": {str(state) for state in State},
     "errors.md": {
         name
-        for name, kind in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(kind, DispatcherError) and kind.__module__ == errors.__name__
+        for module in (errors, ojs_errors)
+        for name, kind in inspect.getmembers(module, inspect.isclass)
+        if issubclass(kind, DispatcherError)
     },
     "python-api.md": {*map(str, OnLimit), *(f"api.{name}" for name in api.__all__ if name.islower())},
 }

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dispatcher import errors
+from dispatcher.ojs import errors as ojs_errors
 
 pytestmark = pytest.mark.django
 
@@ -26,18 +27,19 @@ MADE = [
     errors.TicketReplaced("01"),
     errors.FunctionsMissing("function dispatcher_take_0a1b2c3d() does not exist", database="other"),
     errors.FunctionsMissing("permission denied for function dispatcher_take_0a1b2c3d", database="x", is_denied=True),
-    errors.AttemptTimedOut("it ran for longer than its timeout"),
-    errors.LeaseLapsed("lease expired without a heartbeat"),
-    errors.DuplicateCall("01", "available", "key"),
-    errors.QueueFull("mail", 5, 5, "reject"),
+    ojs_errors.AttemptTimedOut("it ran for longer than its timeout"),
+    ojs_errors.LeaseLapsed("lease expired without a heartbeat"),
+    ojs_errors.DuplicateCall("01", "available", "key"),
+    ojs_errors.QueueFull("mail", 5, 5, "reject"),
     errors.AnswerTooLarge("too large"),
     errors.TargetRefused("'10.0.0.1' is no public address"),
-    errors.WebhookRefused("the receiver answered 410 Gone"),
+    ojs_errors.WebhookRefused("the receiver answered 410 Gone"),
 ]
 
 
 def test_every_error_is_tried_here_and_has_one_base() -> None:
-    classes = {each for _, each in inspect.getmembers(errors, inspect.isclass) if each.__module__ == errors.__name__}
+    found = [*inspect.getmembers(errors, inspect.isclass), *inspect.getmembers(ojs_errors, inspect.isclass)]
+    classes = {each for _, each in found if each.__module__ in (errors.__name__, ojs_errors.__name__)}
     assert {type(error) for error in MADE} == classes - {errors.DispatcherError}
     assert all(issubclass(each, errors.DispatcherError) for each in classes)
 

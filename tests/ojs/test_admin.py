@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db.models import Model
 from django.test import Client
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries, Settings
 
 import dispatcher
 from dispatcher import api
-from dispatcher.models import CallQueue, EventLogEntry, Queue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs import fetch, pull_workers
 from dispatcher.ojs.admin import KINDS
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import FetchRequest
-from dispatcher.ojs.models import ApiToken, PullWorker
+from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
 from tests.edges.pages import act, assert_bounded, post, read, url_of, url_of_row
 
 APP = "dispatcher_ojs"
@@ -83,13 +84,13 @@ def test_the_event_log_is_read_and_nothing_else(boss: Client, settings: Settings
         api.declare(name, {})
     api.pause("queue:mail", by="ada")
     api.block("api", timedelta(hours=1))
-    page = read(boss, url_of("eventlogentry"))
+    page = read(boss, url_of("eventlogentry", app=APP))
     assert "paused_by ada" in page
     assert "rate_limit.dynamic_adjusted" in page
-    assert "paused_by ada" not in read(boss, url_of("eventlogentry"), q="api")
+    assert "paused_by ada" not in read(boss, url_of("eventlogentry", app=APP), q="api")
     entry = EventLogEntry.objects.first()
     assert entry is not None
-    for url in (url_of("eventlogentry", "add"), url_of("eventlogentry", "delete", entry.pk)):
+    for url in (url_of("eventlogentry", "add", app=APP), url_of("eventlogentry", "delete", entry.pk, app=APP)):
         assert boss.post(url, {"post": "yes"}).status_code == 403
 
 
@@ -100,7 +101,7 @@ def test_the_kinds_of_the_event_log_are_offered_without_reading_it(
     api.declare("queue:mail", {})
     api.pause("queue:mail")
     api.resume("queue:mail")
-    url = url_of("eventlogentry")
+    url = url_of("eventlogentry", app=APP)
     with django_assert_num_queries(4) as asked:
         page = boss.get(url, {"kind": "queue.paused"}).content.decode()
     assert not [query["sql"] for query in asked.captured_queries if "DISTINCT" in query["sql"]]
@@ -111,7 +112,7 @@ def test_the_kinds_of_the_event_log_are_offered_without_reading_it(
 def test_whatever_is_written_into_the_event_log_can_be_chosen_there() -> None:
     folder = Path(dispatcher.__file__).parent
     source = "".join(path.read_text() for path in folder.rglob("*.py"))
-    named = re.findall(r'(?:kind=|\.entry\()"([a-z_]+\.[a-z_]+)"', source)
+    named = re.findall(r'(?:kind=|\.entry\(|note_event\()"([a-z_]+\.[a-z_]+)"', source)
     named += re.findall(r"'(rate_limit\.[a-z_]+)'", (folder / "sql/functions/note_limits.sql").read_text())
     assert set(named) == set(KINDS)
 
@@ -184,6 +185,6 @@ def test_only_a_superuser_gives_a_token_more_than_it_has(
     assert boss.post(url, same | change).status_code == 302
 
 
-@pytest.mark.parametrize(("app", "name"), [(APP, "pullworker"), (APP, "apitoken"), ("dispatcher", "eventlogentry")])
-def test_a_list_counts_up_to_a_bound_and_sorts_by_no_column(boss: Client, app: str, name: str) -> None:
-    assert_bounded(boss, url_of(name, app=app), f"{app}_{name}")
+@pytest.mark.parametrize("model", [PullWorker, ApiToken, EventLogEntry], ids=lambda model: model.__name__)
+def test_a_list_counts_up_to_a_bound_and_sorts_by_no_column(boss: Client, model: type[Model]) -> None:
+    assert_bounded(boss, url_of(str(model._meta.model_name), app=APP), model._meta.db_table)

@@ -7,9 +7,9 @@ import pytest
 from django.db.models.functions import Now
 
 import dispatcher.api
-from dispatcher.models import CallQueue, EventLogEntry, RateLimitKey
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.ojs.cron import _next_run, fire_cron, fire_due, list_crons
-from dispatcher.ojs.models import Cron
+from dispatcher.ojs.models import Cron, EventLogEntry
 from tests.ojs.builders import date_back
 from tests.ojs.http_client import Api, field_of
 

@@ -19,10 +19,11 @@ from dispatcher.api import any_of
 from dispatcher.ending import completed
 from dispatcher.engine import ends
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.models import CallQueue, EventLogEntry, Lane, Note, Worker
+from dispatcher.models import CallQueue, Lane, Note, Worker
 from dispatcher.ojs import enqueue
 from dispatcher.ojs.events import query, source
 from dispatcher.ojs.events.source import CallFilter, Span
+from dispatcher.ojs.models import EventLogEntry
 from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
 from tests.ojs.http_client import Api, another_transaction

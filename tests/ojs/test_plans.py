@@ -31,7 +31,7 @@ LISTED: Final = {"/admin/queues": 75_000, "/admin/scheduling/stats": 75_000}
 """Where queues are listed: three counts up to 1,000 of each."""
 ADMIN: Final = [
     *("dispatcher_ojs/pullworker/", "dispatcher_ojs/apitoken/"),
-    *(f"dispatcher/eventlogentry/{query}" for query in ("", "?kind=queue.paused", "?q=key:5", f"?q={UUID(int=5)}")),
+    *(f"dispatcher_ojs/eventlogentry/{query}" for query in ("", "?kind=queue.paused", "?q=key:5", f"?q={UUID(int=5)}")),
 ]
 HTTP: Final = [
     *("/queues", "/queues/queue-1/stats", "/dead-letter", "/dead-letter?queue=queue-3&type=rare", "/dead-letter/stats"),

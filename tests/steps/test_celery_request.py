@@ -138,13 +138,6 @@ def test_a_revoke_of_a_call_that_runs_is_left_to_its_request(broker: Broker) -> 
     assert states([call]) == [State.ACTIVE]
 
 
-def test_a_task_that_the_worker_does_not_know_costs_no_attempt(broker: Broker) -> None:
-    call = seen(CallQueue.objects.send("tests.unknown", retry={"max_attempts": 1}))
-    (message,) = broker.take()
-    signals.task_unknown.send(sender=None, message=message, exc=KeyError(), name="tests.unknown", id=str(call.id))
-    assert (seen(call).state, seen(call).attempt, seen(call).error) == (State.SCHEDULED, 0, None)
-
-
 def test_a_reconnect_to_the_broker_takes_nothing_from_what_the_worker_holds(broker: Broker) -> None:
     call = sent()
     request = request_of(broker, call)

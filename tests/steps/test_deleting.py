@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 from django.db import connection
 from django.db.models import ProtectedError
-from django.db.models.deletion import Collector
 from django.test.utils import CaptureQueriesContext
 
 from dispatcher import api
@@ -80,7 +79,3 @@ def test_a_lane_that_has_calls_is_not_deleted() -> None:
     with pytest.raises(ProtectedError):
         lane_of(call).delete()
     assert Lane.objects.exists()
-
-
-def test_without_a_model_that_inherits_from_calls_django_deletes_them_in_bulk() -> None:
-    assert Collector(using="default").can_fast_delete(CallQueue.objects.ended())

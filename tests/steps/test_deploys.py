@@ -150,7 +150,7 @@ def test_a_send_is_committed_though_the_refusal_of_its_wake_up_comes_early(
 
 
 def test_the_dispenser_goes_on_by_itself(reports: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat._Identity, "worker", uuid4())  # noqa: SLF001 -- put back after the test
+    monkeypatch.setattr(heartbeat.Identity, "worker", uuid4())  # put back after the test
     queues = SimpleNamespace(consume_from=["dispatcher"])
     worker: Any = SimpleNamespace(hostname=HERE.name, app=SimpleNamespace(amqp=SimpleNamespace(queues=queues)))
     step = PeriodicTasks(worker)

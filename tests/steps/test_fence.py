@@ -179,13 +179,6 @@ def test_a_request_class_of_the_task_stays_and_ends_the_attempts_of_lost_process
     assert fence.fence(task) is False
 
 
-def test_a_task_that_claims_by_itself_is_left_as_it_is() -> None:
-    task = task_of(app.Task)
-    kind = type(task)
-    assert fence.fence(task) is False
-    assert type(task) is kind
-
-
 # A class that refuses
 
 
@@ -219,7 +212,7 @@ def test_a_worker_gets_its_steps_whatever_the_base_class_of_its_app() -> None:
 
 
 def test_a_process_that_was_spawned_fences_its_tasks_and_how_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat._Identity, "worker", None)  # noqa: SLF001 -- as in a process that was not forked
+    monkeypatch.setattr(heartbeat.Identity, "worker", None)  # as in a process that was not forked
     task = task_of(Running)
     kind = type(task)
     call = seen(CallQueue.objects.send(task))
@@ -227,7 +220,7 @@ def test_a_process_that_was_spawned_fences_its_tasks_and_how_they_run(monkeypatc
     signals.worker_process_init.send(sender="here")
     ticket = {TICKET_HEADER: str(ticket_of(call))}
     task.__trace__(str(call.id), [], {}, {"id": str(call.id), "task": task.name, "headers": ticket})
-    assert heartbeat.worker_id() is None
+    assert heartbeat.Identity.worker is None
     assert seen(call).state == State.COMPLETED
 
 

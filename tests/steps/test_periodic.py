@@ -59,8 +59,8 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Work:
 @pytest.fixture
 def step(work: Work, monkeypatch: pytest.MonkeyPatch) -> Iterator[PeriodicTasks]:
     """Return the step of a worker that takes the dispenser's queue, and that has not sent a heartbeat yet."""
-    monkeypatch.setattr(heartbeat._Identity, "worker", uuid4())  # noqa: SLF001 -- put back after the test
-    monkeypatch.setattr(heartbeat._Identity, "has_direct", None)  # noqa: SLF001 -- as above
+    monkeypatch.setattr(heartbeat.Identity, "worker", uuid4())  # put back after the test
+    monkeypatch.setattr(heartbeat.Identity, "has_direct", None)  # as above
     queues = SimpleNamespace(consume_from=["dispatcher"])
     worker: Any = SimpleNamespace(hostname="celery@here", app=SimpleNamespace(amqp=SimpleNamespace(queues=queues)))
     step = PeriodicTasks(worker)
@@ -68,6 +68,7 @@ def step(work: Work, monkeypatch: pytest.MonkeyPatch) -> Iterator[PeriodicTasks]
     step.start(worker)
     yield step
     work.may_end.set()
+    step.close(worker)
     step.stop(worker)
 
 
@@ -155,7 +156,7 @@ def test_a_run_that_fails_is_logged_and_the_next_one_runs(
     work.faults.append(fault)
     step.ask(TICK)
     eventually(lambda: caplog.messages)
-    assert caplog.messages[0].startswith("could not run dispatcher.tick")
+    assert "could not run dispatcher.tick" in caplog.messages[0]
     step.ask(TICK)
     eventually(lambda: work.runs == 2)
 
@@ -169,7 +170,7 @@ def test_a_worker_that_stops_begins_nothing_more(step: PeriodicTasks, work: Work
 
 def beats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the worker have sent its first heartbeat."""
-    monkeypatch.setattr(heartbeat._Identity, "has_direct", False)  # noqa: SLF001 -- put back after the test
+    monkeypatch.setattr(heartbeat.Identity, "has_direct", False)  # put back after the test
 
 
 def test_a_worker_without_messages_ticks_again_and_again(
@@ -179,7 +180,7 @@ def test_a_worker_without_messages_ticks_again_and_again(
     assert not work.runs
     beats(monkeypatch)
     eventually(lambda: work.runs > 5)
-    assert PeriodicRun.objects.get(name=TICK).ran_by == heartbeat.worker_id()
+    assert PeriodicRun.objects.get(name=TICK).ran_by == heartbeat.Identity.worker
     assert {RECOVER, CLEANUP} < set(PeriodicRun.objects.values_list("name", flat=True))
 
 

@@ -36,10 +36,10 @@ class Reserved:
 
 @pytest.fixture(autouse=True)
 def _no_messages() -> Iterator[None]:
-    identity = heartbeat.worker_id()
+    identity = heartbeat.Identity.worker
     yield
     worker_state.reserved_requests.clear()
-    heartbeat._Identity.worker = identity  # noqa: SLF001 -- put back after the test
+    heartbeat.Identity.worker = identity  # put back after the test
 
 
 def worker() -> Any:

@@ -8,7 +8,7 @@ from django.apps import apps
 from django.core.management import call_command
 from django.db.models import Model
 from django.db.models.signals import post_migrate
-from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask, PeriodicTasks
+from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
 from dispatcher.celery import schedule
 from dispatcher.errors import PolicyInvalid
@@ -70,17 +70,6 @@ def test_what_a_user_has_edited_is_kept() -> None:
     before = entries()
     schedule.after_migrate("default")
     assert entries() == before
-
-
-def test_the_expiry_that_entries_were_once_made_with_is_cleared(settings: Any) -> None:
-    settings.DISPATCHER = {"tick": 0.2}
-    schedule.after_migrate("default")
-    PeriodicTask.objects.filter(name="dispatcher.tick").update(expire_seconds=1)
-    PeriodicTask.objects.filter(name="dispatcher.recover").update(expire_seconds=20)
-    changed_at = PeriodicTasks.last_change()
-    schedule.after_migrate("default")
-    assert {entry["expire_seconds"] for entry in entries()} == {None}
-    assert PeriodicTasks.last_change() > changed_at
 
 
 def test_an_expiry_that_a_user_has_set_is_kept() -> None:

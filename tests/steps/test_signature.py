@@ -147,7 +147,7 @@ def test_a_workflow_of_celery_is_refused(workflow: Any) -> None:
         ({"serializer": "morse"}, "serializer", "not registered"),
         ({"compression": "morse"}, "compression", "not registered"),
         ({"delivery_mode": 3}, "delivery_mode", "transient"),
-        ({"priority": "high"}, "priority (of the message)", "from 0 to 255"),
+        ({"priority": "high"}, "priority", "from 0 to 255"),
         ({"time_limit": "1 h"}, "time_limit", "number of seconds"),
         ({"time_limit": 1, "soft_time_limit": 2}, "soft_time_limit", r"more than time_limit \(1\)"),
         ({"ignore_result": "yes"}, "ignore_result", "True or False"),

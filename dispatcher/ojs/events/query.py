@@ -17,13 +17,13 @@ from itertools import chain
 from time import monotonic
 from typing import Any, Final
 
-from dispatcher.models import CallQueue, EventLogEntry, Worker
+from dispatcher.models import CallQueue, Worker
 from dispatcher.ojs.events import source
 from dispatcher.ojs.events.event import Event, build_event, cursor_at, time_of
 from dispatcher.ojs.events.job import job_events
 from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.events.workflow import workflow_events
-from dispatcher.ojs.models import Workflow
+from dispatcher.ojs.models import EventLogEntry, Workflow
 from dispatcher.states import State
 
 _FIRST_LOOK: Final = timedelta(minutes=1)

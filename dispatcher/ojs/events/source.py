@@ -15,8 +15,8 @@ from django.db.models import Q, QuerySet
 from django.db.models.fields.json import KT
 
 from dispatcher import sql
-from dispatcher.models import CallQueue, EventLogEntry, Worker
-from dispatcher.ojs.models import Part, Workflow
+from dispatcher.models import CallQueue, Worker
+from dispatcher.ojs.models import EventLogEntry, Part, Workflow
 from dispatcher.states import IN_FLIGHT, TERMINAL, WAITING, State
 
 LATEST: Final = 2_000

@@ -54,6 +54,7 @@ DROP TRIGGER dispatcher_ojs_mark_end ON dispatcher_callqueue;
 DROP FUNCTION dispatcher_ojs_mark_end()
 """
 STORAGE = """
+ALTER TABLE dispatcher_eventlogentry SET (vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_ojs_job SET (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000, autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_insert_scale_factor = 0.05)
@@ -70,6 +71,31 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.CreateModel(
+            name="EventLogEntry",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(help_text="Such as rate_limit.exceeded.", max_length=64)),
+                ("queue", models.CharField(max_length=255, null=True)),
+                ("call_id", models.UUIDField(help_text="The job_id of its data, for its index.", null=True)),
+                ("data", models.JSONField()),
+                ("at", models.DateTimeField()),
+            ],
+            options={
+                "db_table": "dispatcher_eventlogentry",
+                "verbose_name_plural": "event log entries",
+                "indexes": [
+                    models.Index(fields=["at"], name="entry_at"),
+                    models.Index(fields=["kind", "at"], name="entry_kind"),
+                    models.Index(condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"),
+                    models.Index(
+                        condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),
+                        fields=["queue", "at"],
+                        name="entry_pressure",
+                    ),
+                ],
+            },
+        ),
         migrations.CreateModel(
             name="ApiToken",
             fields=[

@@ -12,12 +12,12 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router
 
 from dispatcher import api, sql
-from dispatcher.errors import QueueFull
 from dispatcher.models import CallQueue
 from dispatcher.ojs import jobs, worker_reports
 from dispatcher.ojs.api import ADMIN, access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import Enqueued, EnqueueRequest, enqueue, ojs_state
+from dispatcher.ojs.errors import QueueFull
 from dispatcher.ojs.job import MAX_META_BYTES, json_size, read_job, write_job
 from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.long_poll import disconnect, reserve_wait

@@ -12,8 +12,9 @@ from django.utils.cache import get_conditional_response
 from django.utils.http import quote_etag
 from ninja import Router
 
-from dispatcher import event_log, sql
+from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.ojs import event_log
 from dispatcher.ojs.api import api
 from dispatcher.ojs.job import MAX_META_BYTES
 from dispatcher.ojs.responses import Reply, replies

@@ -15,9 +15,10 @@ from uuid import UUID
 
 from dispatcher import api, sql
 from dispatcher.celery.schedule import ensure_periodic
-from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
+from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue
+from dispatcher.ojs.errors import WebhookRefused
 from dispatcher.ojs.events.event import cursor_at
 from dispatcher.ojs.events.query import EventFilter, between
 from dispatcher.ojs.events.source import posts_among, settled_at

@@ -27,8 +27,9 @@ from pydantic import ValidationError
 from dispatcher import api, sql
 from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
-from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull
+from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue
+from dispatcher.ojs.errors import DuplicateCall, QueueFull
 from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.wire import Problem

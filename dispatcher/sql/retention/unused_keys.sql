@@ -8,10 +8,7 @@ WITH {{clock}}, free AS MATERIALIZED (
     EXCEPT
     SELECT unnest(lane.key_ids) FROM dispatcher_lane AS lane
     EXCEPT
-    SELECT member.id
-      FROM dispatcher_ratelimitkey AS key_group
-     CROSS JOIN LATERAL ({{members_of(key_group)}}) AS member
-     WHERE key_group.is_group
+    SELECT unnest({{@members_of}}(key_group.name)) FROM dispatcher_ratelimitkey AS key_group WHERE key_group.is_group
 )
 SELECT key.id, key.name
   FROM clock

@@ -9,9 +9,8 @@ from django.db import models
 
 from dispatcher import engine
 from dispatcher.lifecycle.retention import old
-from dispatcher.models import EventLogEntry
 from dispatcher.ojs import retention
-from dispatcher.ojs.models import Part, PullWorker, Workflow
+from dispatcher.ojs.models import EventLogEntry, Part, PullWorker, Workflow
 from tests.builders import T0, at
 from tests.steps.test_references import Referencing, kept, referencing  # noqa: F401
 

@@ -7,18 +7,12 @@ import dj_database_url
 
 from project.settings import *  # noqa: F403 -- all of them, but for what follows
 
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.ojs.two_databases"]  # noqa: F405 -- the project's
 DATABASES = {
     "default": dj_database_url.parse(os.environ["DATABASE_URL"]),
     "calls": dj_database_url.parse(os.environ["CALLS_DATABASE_URL"], conn_max_age=600)
     | {"OPTIONS": DATABASES["default"]["OPTIONS"]},  # noqa: F405 -- the project's
 }
-DATABASE_ROUTERS = [
-    "dispatcher.routers.DispatcherRouter",
-    "tests.ojs.two_databases.routers.OrdersRouter",
-]
-if os.environ.get("ROUTERS") == "none":
-    DATABASE_ROUTERS = []
+DATABASE_ROUTERS = [] if os.environ.get("ROUTERS") == "none" else ["dispatcher.routers.DispatcherRouter"]
 DISPATCHER: dict[str, Any] = {
     "database": "calls",
     "queue_grace": None,

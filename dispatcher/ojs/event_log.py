@@ -1,8 +1,8 @@
-"""The event log: events of limits and queues that no row records, where an app reads it (see `extension`).
+"""The event log: events of limits and queues that no row records.
 
 The row of a call records what happened to it. That a limit held it up, that a queue refused one or was paused is not:
-where an app keeps a log, it is stored in the transaction in which it happens. What limits do is written by the function
-take (sql/functions/note_limits.sql), the rest from here.
+where the setting `event_retention` asks for a log, it is stored in the transaction in which it happens. What limits do
+is written by the function take (sql/functions/note_limits.sql), the rest from here.
 """
 
 import json
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher import sql
-from dispatcher.extension import registered
+from dispatcher.conf import conf
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,7 @@ class Entry:
 
 def is_kept() -> bool:
     """Whether an event log is kept at all."""
-    return registered().keeps_events()
+    return conf().event_retention is not None
 
 
 def note(entries: Collection[Entry]) -> None:
