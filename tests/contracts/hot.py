@@ -77,8 +77,8 @@ OF_A_WHILE: Final = [
         hot(f"audit_{rule}", 6_000, PASS, **AUDIT)
         for rule in (
             *("over_concurrency", "over_per_worker", "over_rate", "over_throttle", "slot_without_call", "order"),
-            *("wrong_slots", "unserved_asleep", "unserved_ready", "unserved_parked", "unserved_due", "unstarted"),
-            *("lease_unrecovered", "call_without_slot", "two_tickets", "queue_unserved", "unplaced", "oversized"),
+            *("wrong_slots", "unserved", "unstarted", "lease_unrecovered", "call_without_slot", "two_tickets"),
+            *("queue_unserved", "oversized"),
             "poison",
         )
     ),
