@@ -1146,5 +1146,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("355237a6"),
+        InstallFunctions("adf13ab9"),
     ]

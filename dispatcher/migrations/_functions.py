@@ -31,6 +31,17 @@ DO $install$ BEGIN
 EXCEPTION WHEN duplicate_function OR duplicate_object THEN NULL;
 END $install$
 """
+# For programs that know only SQL, such as autoscalers: its name stays, and it calls the function of the latest release.
+# It counts with the defaults of the settings, which the database does not know. See docs/how-to/autoscaling.md.
+VIEW = """
+CREATE OR REPLACE VIEW dispatcher_runnable AS
+SELECT queue.name AS queue, now.calls AS runnable, now.active,
+       COALESCE(extract(epoch FROM clock_timestamp() - now.since), 0)::float8 AS oldest_seconds
+  FROM dispatcher_queues_{version}() AS queue
+ CROSS JOIN LATERAL dispatcher_runnable_{version}(queue.name, 1000, interval '200 milliseconds',
+                                                  interval '50 milliseconds', interval '10 seconds',
+                                                  clock_timestamp()) AS now
+"""
 
 
 class _Functions(Operation):
@@ -56,14 +67,18 @@ class _Functions(Operation):
 
 
 class InstallFunctions(_Functions):
-    """Create the functions of a version; those that exist are kept."""
+    """Create the functions of a version, and the view on them; those that exist are kept."""
 
     category = OperationCategory.ADDITION
 
     def database_forwards(self, app_label: str, editor: Any, *_: Any) -> None:
         self._install(app_label, editor)
+        if router.allow_migrate(editor.connection.alias, app_label):
+            editor.execute(VIEW.format(version=self.version), params=None)
 
     def database_backwards(self, app_label: str, editor: Any, *_: Any) -> None:
+        if router.allow_migrate(editor.connection.alias, app_label):
+            editor.execute("DROP VIEW IF EXISTS dispatcher_runnable", params=None)
         self._drop(app_label, editor)
 
     def describe(self) -> str:

@@ -72,6 +72,7 @@ OF_A_WHILE: Final = [
     hot("lock_unused_lanes", 6_000, PASS, ids=list(range(1, 501))),
     hot("lock_unused_keys", 3_000, PASS, ids=list(range(1, 501))),
     hot("report_unstarted", 1_000, now=NOW),
+    hot("report_runnable", 200, now=NOW, queues=["direct"]),
     hot("unreported_results", 50, after=NOW, after_id=call_id(0), until=NOW + LEASE),
     *(
         hot(f"audit_{rule}", 6_000, PASS, **AUDIT)
