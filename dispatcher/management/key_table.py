@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from rich.table import Table
 from rich.text import Text
 
 from dispatcher.limits.policy import describe, describe_period
@@ -24,7 +23,7 @@ def table(keys: Sequence[KeyStatus], width: int) -> Text:
     room = max(SHORTEST_NAME, width - others)
     columns[0] = ("Key", [name if len(name) <= room else f"{name[: room - 1]}…" for name in columns[0][1]])
     at = max(map(len, ["Key", *columns[0][1]])) + GAP
-    header, *lines = _lines(columns, lefts=2)
+    header, *lines = rows(columns, lefts=2)
     text = Text().append(header, "bold")
     for key, line in zip(keys, lines, strict=True):
         end = at + len(_state(key))
@@ -37,21 +36,16 @@ def queue_table(queues: Sequence[Runnable]) -> str:
     counts = [f"{each.calls:,}{' or more' if each.calls == MOST_RUNNABLE else ''}" for each in queues]
     oldest = [_span(each.since, each.at) for each in queues]
     columns = [("Queue", [each.name for each in queues]), ("Runnable", counts), ("Oldest", oldest)]
-    return "\n".join(_lines([*columns, ("Active", [f"{each.active:,}" for each in queues])]))
+    return "\n".join(rows([*columns, ("Active", [f"{each.active:,}" for each in queues])]))
 
 
-def _lines(columns: Sequence[tuple[str, Sequence[str]]], *, lefts: int = 1) -> list[str]:
-    """Return the titles and the rows of columns, of which the first `lefts` begin on the left."""
+def rows(columns: Sequence[tuple[str, Sequence[str]]], *, lefts: int = 1) -> list[str]:
+    """Return the titles and the rows of columns as lines of text; the first `lefts` columns begin on the left."""
     padded = []
     for number, (title, cells) in enumerate(columns):
         width = max(map(len, [title, *cells]))
         padded.append([cell.ljust(width) if number < lefts else cell.rjust(width) for cell in (title, *cells)])
     return [(" " * GAP).join(row).rstrip() for row in zip(*padded, strict=True)]
-
-
-def plain_table() -> Table:
-    """Return a table without lines."""
-    return Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
 
 
 def details(key: KeyStatus) -> str:
