@@ -1,8 +1,7 @@
 """System checks: one id per fault, each with its remedy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Any
 
 from celery import current_app
@@ -14,7 +13,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import IsolationLevel
 
 from dispatcher import sql
-from dispatcher.conf import RETENTION, Conf, conf, read
+from dispatcher.conf import Conf, conf, out_of_range, read
 from dispatcher.errors import ConfigurationError, PolicyInvalid
 from dispatcher.extension import HTTP_MISSING, registered
 from dispatcher.lanes.mixture import check_declared
@@ -32,8 +31,6 @@ _LOOKS = 5
 _NAMED = 5
 """How many queues an error names."""
 _PICKLE = {"pickle", "application/x-python-serialize"}
-_MOST_CRASHES = 2**15 - 1
-_POSITIVE = ("batch", "max_payload_bytes", "dispatch_ahead", "poison_after")
 
 
 @checks.register("dispatcher")
@@ -42,8 +39,9 @@ def check_settings(**_: Any) -> list[checks.CheckMessage]:
     given = getattr(django_settings, "DISPATCHER", None)
     settings, problems = read({} if given is None else given)
     unread = [checks.Error(problem, id="dispatcher.E001") for problem in problems]
+    wrong = [checks.Error(problem, id="dispatcher.E002") for problem in out_of_range(settings)]
     fetched = [queue for queue, delivery in settings.delivery.items() if delivery == Delivery.HTTP]
-    return [*unread, *_ranges(settings), *_policies(settings), *_without_http("DISPATCHER['delivery']", fetched)]
+    return [*unread, *wrong, *_policies(settings), *_without_http("DISPATCHER['delivery']", fetched)]
 
 
 @checks.register("dispatcher")
@@ -299,46 +297,6 @@ def _server_pid(client: BaseDatabaseWrapper) -> int:
     """Return which process of the server answers; by the simple protocol, which prepares nothing."""
     client.ensure_connection()
     return int(client.connection.pgconn.exec_(b"SELECT pg_backend_pid()").get_value(0, 0) or 0)
-
-
-def _ranges(settings: Conf) -> list[checks.CheckMessage]:
-    wrong = [
-        f"DISPATCHER[{name!r}] is {getattr(settings, name)!r}: give a whole number from 1."
-        for name in _POSITIVE
-        if getattr(settings, name) < 1
-    ]
-    wrong += [
-        f"DISPATCHER[{field.name!r}] must not be negative."
-        for field in fields(Conf)
-        if (isinstance(value := getattr(settings, field.name), timedelta) and value < timedelta(0))
-        or (isinstance(value, int) and value < 0)
-    ]
-    wrong += [
-        f"DISPATCHER['delivery'][{queue!r}] is {delivery!r}: give one of {', '.join(Delivery)}."
-        for queue, delivery in settings.delivery.items()
-        if delivery not in list(Delivery)
-    ]
-    if settings.poison_after > _MOST_CRASHES:
-        wrong.append(
-            f"DISPATCHER['poison_after'] is {settings.poison_after}: give a whole number up to {_MOST_CRASHES}."
-        )
-    if settings.tick <= timedelta(0):
-        wrong.append("DISPATCHER['tick'] must be longer than 0.")
-    if settings.heartbeat * 2 > settings.run_lease:
-        wrong.append(
-            "DISPATCHER['run_lease'] must be at least twice DISPATCHER['heartbeat'], or calls that run are lost."
-        )
-    wrong += [
-        f"DISPATCHER['retention'][{state!r}] is not an ended state; use {', '.join(RETENTION)}."
-        for state in settings.retention
-        if state not in RETENTION
-    ]
-    wrong += [
-        f"DISPATCHER['retention'][{state!r}] is {kept!r}: give a timedelta or seconds from 0, or None to keep them."
-        for state, kept in settings.retention.items()
-        if kept is not None and (not isinstance(kept, timedelta) or kept < timedelta(0))
-    ]
-    return [checks.Error(problem, id="dispatcher.E002") for problem in wrong]
 
 
 def _policies(settings: Conf) -> list[checks.CheckMessage]:

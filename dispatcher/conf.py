@@ -1,6 +1,6 @@
 """The DISPATCHER setting, as one frozen dataclass; read live, so that tests can override it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
@@ -12,6 +12,7 @@ from celery import current_app
 from django.conf import settings
 
 from dispatcher.errors import ConfigurationError
+from dispatcher.states import Delivery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,10 @@ TUNING = Tuning()
 
 @dataclass(frozen=True, kw_only=True)
 class Conf(Tuning):
-    """The settings of the dispatcher; durations are timedeltas, or seconds as a number."""
+    """The settings of the dispatcher; durations are timedeltas, or seconds as a number.
+
+    Numbers and durations are from 0 unless the metadata of the field has their range.
+    """
 
     database: str = "default"
     """The alias of the database that holds the calls."""
@@ -56,17 +60,17 @@ class Conf(Tuning):
 
     It counts when the first lane of a queue is made, or a worker first serves it; from then on the queue's row does.
     """
-    max_payload_bytes: int = 1_048_576
+    max_payload_bytes: int = field(default=1_048_576, metadata={"least": 1})
     """The most that args, kwargs, call_data and meta of one call may take as JSON."""
-    batch: int = 500
+    batch: int = field(default=500, metadata={"least": 1})
     """The most calls that one trip of the dispenser dispatches, and that one statement of a tick moves."""
     ramp: timedelta = timedelta(seconds=10)
     """How long after a block of a key what is in flight grows again, from 1 on; 0 lets all go at once."""
-    tick: timedelta = timedelta(seconds=1)
+    tick: timedelta = field(default=timedelta(seconds=1), metadata={"least": timedelta.resolution})
     """How often beat starts the dispenser, and how long one run goes on serving what falls due."""
     queue_grace: timedelta | None = timedelta(seconds=30)
     """How long a queue counts as served after its last worker is gone; None: a queue needs no known worker."""
-    dispatch_ahead: int = 1_000
+    dispatch_ahead: int = field(default=1_000, metadata={"least": 1})
     """The most calls of one queue that are on their way to its workers."""
     dispatch_lease: timedelta = timedelta(minutes=5)
     """How long a dispatched call may stay unclaimed before its message counts as lost."""
@@ -78,7 +82,7 @@ class Conf(Tuning):
     """How often a worker renews the leases of all that it holds."""
     patience: timedelta = timedelta(seconds=60)
     """How long a worker retries to claim a call, or to record its end, while the database is unavailable."""
-    poison_after: int = 3
+    poison_after: int = field(default=3, metadata={"least": 1, "most": 2**15 - 1})
     """After how many attempts in a row that killed their process a call is discarded as poison."""
     publish_after: timedelta = timedelta(seconds=2)
     """How long a call may stay dispatched and unpublished before a tick publishes it."""
@@ -191,6 +195,28 @@ def read(given: object) -> tuple[Conf, list[str]]:
         except ConfigurationError as error:
             problems.append(str(error))
     return Conf(**values), problems
+
+
+def out_of_range(settings: Conf) -> Iterator[str]:
+    """Yield what is wrong with values, and between them."""
+    for each in fields(Conf):
+        value, where = getattr(settings, each.name), f"DISPATCHER[{each.name!r}]"
+        least, most = each.metadata.get("least"), each.metadata.get("most")
+        if isinstance(value, timedelta) and value < (least or timedelta(0)):
+            yield f"{where} must {'not be negative' if value < timedelta(0) else 'be longer than 0'}."
+        if isinstance(value, int) and not (least or 0) <= value <= (most or value):
+            yield f"{where} is {value!r}: give a whole number from {least or 0}{f' to {most}' if most else ''}."
+    for queue, delivery in settings.delivery.items():
+        if delivery not in list(Delivery):
+            yield f"DISPATCHER['delivery'][{queue!r}] is {delivery!r}: give one of {', '.join(Delivery)}."
+    if settings.heartbeat * 2 > settings.run_lease:
+        yield "DISPATCHER['run_lease'] must be at least twice DISPATCHER['heartbeat'], or calls that run are lost."
+    for state, kept in settings.retention.items():
+        where = f"DISPATCHER['retention'][{state!r}]"
+        if state not in RETENTION:
+            yield f"{where} is not an ended state; use {', '.join(RETENTION)}."
+        if kept is not None and (not isinstance(kept, timedelta) or kept < timedelta(0)):
+            yield f"{where} is {kept!r}: give a timedelta or seconds from 0, or None to keep them."
 
 
 def _read(given: object) -> Conf:

@@ -23,7 +23,7 @@ from dispatcher.celery import revoke
 from dispatcher.lifecycle import place, send
 from dispatcher.lifecycle.run import RetryAsked
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
-from dispatcher.reports import rate_limit_status
+from dispatcher.reports import Runnable, rate_limit_status, runnable_calls
 from dispatcher.reports.status import Share
 from dispatcher.request import Call, Changes
 from dispatcher.states import State
@@ -157,6 +157,11 @@ class Drive(ABC):
         """Return the shares that the status shows of a key."""
         (status,) = rate_limit_status([key])
         return status.shares
+
+    def runnable(self) -> Runnable:
+        """Return how many calls of the queue could start if a process were free."""
+        (found,) = runnable_calls([self.queue], now=self.clock.now)
+        return found
 
     @staticmethod
     def revoke(*calls: CallQueue | Run) -> None:

@@ -34,6 +34,7 @@ def install() -> None:
 def uninstall() -> None:
     """Let the database be as it is before the migration that installs them."""
     with connection.schema_editor() as editor:
+        _functions.show(editor, gone=functions.version())
         for each in reversed([*functions.definitions(functions.ddl())]):
             editor.execute(f"DROP {each.kind} IF EXISTS {each.name}", params=None)
 

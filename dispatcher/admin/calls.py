@@ -19,7 +19,7 @@ from dispatcher import api, reports, sql
 from dispatcher.admin.base import MANY, ReadOnlyAdmin, badge, batches
 from dispatcher.messages.tickets import uuid_of
 from dispatcher.models import CallQueue, RateLimitKey, Slot
-from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Delivery, Reason, State
+from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, Reason, State
 
 _FOUND = 1_000
 """Maximum number of calls that a search by key finds, waiting and in flight each."""
@@ -201,10 +201,7 @@ class CallAdmin(ReadOnlyAdmin):
 
     @admin.display(description="why it waits")
     def why_it_waits(self, call: CallQueue) -> str:
-        wait = reports.why_waiting(call.pk)
-        if wait is None:
-            return "It does not wait for a limit."
-        return _why_unstarted(wait) or _why_stopped(wait)
+        return reports.why_in_words(call.pk) or "It does not wait for a limit."
 
     @admin.display(description="keys")
     def keys_and_costs(self, call: CallQueue) -> SafeString:
@@ -286,78 +283,3 @@ class CallAdmin(ReadOnlyAdmin):
             self.message_user(request, f"{moved:,} calls: {done}.", messages.SUCCESS)
         if left:
             self.message_user(request, f"{left:,} calls were not changed: {otherwise}.", messages.WARNING)
-
-
-def _why_unstarted(wait: reports.Wait) -> str | None:
-    """Return in a sentence why a call came back without a start; None if it did not."""
-    if wait.is_served and not wait.is_known:
-        return f"No live worker of queue {wait.queue} has the task {wait.task}. The call continues when one starts."
-    if wait.until is None:
-        return None
-    return (
-        f"It was published and came back without a start {wait.returns:,} times: its workers do not have its task, "
-        f"or run without the dispatcher. It is published again at {wait.until:%Y-%m-%d %H:%M:%S} UTC."
-    )
-
-
-def _stop(wait: reports.Wait) -> str:
-    """Return what stops the lane of a call that a key stops."""
-    if wait.members == 0:
-        return f"No key matches {wait.stopped_by}: declare one, or cancel the call"
-    if wait.has_room:
-        return f"The key {wait.stopped_by} has room again, and its lane is next"
-    opens = f", until {wait.opens_at:%Y-%m-%d %H:%M:%S} UTC" if wait.opens_at else ""
-    if wait.members is None:
-        return f"The key {wait.stopped_by} stops its lane{opens}"
-    return f"{wait.stopped_by} stops its lane: none of the {wait.members:,} keys that match has room{opens}"
-
-
-def _why_stopped(wait: reports.Wait) -> str:
-    """Return in a sentence why the lane of a call waits."""
-    if wait.oversized_for:
-        return (
-            f"It costs {wait.oversized_cost:,} of the key {wait.oversized_for}, whose limits never allow it. "
-            f"It waits alone, since {wait.since:%Y-%m-%d %H:%M:%S} UTC, until they are raised or it is cancelled."
-        )
-    ahead = f"{wait.ahead:,} of its lane start before it" if wait.ahead else "it is the first of its lane"
-    if not wait.is_placed:
-        return (
-            "Its lane does not exist yet: its sender or the next tick creates it, after the open transaction that made "
-            f"one of its keys. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-        )
-    if wait.stopped_by:
-        return f"{_stop(wait)}; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-    return _why_ready(wait, ahead)
-
-
-def _why_ready(wait: reports.Wait, ahead: str) -> str:
-    """Return in a sentence what a lane waits for that no key stops: a worker, or the next trip."""
-    is_http, is_direct = (wait.delivery == delivery for delivery in (Delivery.HTTP, Delivery.DIRECT))
-    if wait.limited_by:
-        return _why_limited(wait, ahead)
-    if not wait.is_served and not is_http:
-        return (
-            f"No live worker serves the queue {wait.queue}: start one with -Q {wait.queue}. "
-            f"Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-        )
-    if is_http:
-        return f"It waits until a worker fetches it over HTTP from the queue {wait.queue}; {ahead}."
-    if is_direct:
-        idle, busy = "A free worker of the queue {} takes it next", "All worker processes of the queue {} are busy"
-        return f"{(idle if wait.is_worker_idle else busy).format(wait.queue)}; {ahead}."
-    if wait.is_full:
-        return f"The queue {wait.queue} has enough calls on the way to its workers; {ahead}."
-    return f"The next tick serves its lane; {ahead}. Waiting since {wait.since:%Y-%m-%d %H:%M:%S} UTC."
-
-
-def _why_limited(wait: reports.Wait, ahead: str) -> str:
-    """Return in a sentence what a lane waits for that a limit per worker stops."""
-    if wait.delivery == Delivery.BROKER:
-        return (
-            f"The key {wait.limited_by} has a limit per worker, which can't be kept: the broker delivers the queue "
-            f"{wait.queue}. Deliver it directly or over HTTP, or remove per_worker from the key."
-        )
-    return (
-        f"It waits for a worker of {wait.queue} that is free and holds less of the key {wait.limited_by} than "
-        f"one worker may; over HTTP, for one with a worker_id. {ahead.capitalize()}."
-    )

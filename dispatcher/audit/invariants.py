@@ -95,35 +95,13 @@ CHECKS = (
         is_transient=True,
     ),
     Check(
-        statement="audit_unserved_asleep",
+        statement="audit_unserved",
         invariant=6,
-        sentence="A lane sleeps although calls wait in it: it has no note, or no trip reads the notes, since nothing "
-        "runs dispatcher.tick.",
-        repair=repairs.wake_lanes,
-        is_transient=True,
-    ),
-    Check(
-        statement="audit_unserved_parked",
-        invariant=6,
-        sentence="A key has room, and the calls that wait for it do not start: it has no note, or no trip reads the "
-        "notes, since nothing runs dispatcher.tick.",
-        repair=repairs.serve_keys,
-        is_transient=True,
-    ),
-    Check(
-        statement="audit_unserved_ready",
-        invariant=6,
-        sentence="A lane is ready and a worker is free, and its first call does not start: nothing runs "
-        "dispatcher.tick, or the worker was not woken.",
-        repair=repairs.serve_queues,
-        is_transient=True,
-    ),
-    Check(
-        statement="audit_unplaced",
-        invariant=6,
-        sentence="A call has no lane yet: nothing runs dispatcher.tick, or an open transaction has made one of "
-        "its keys.",
-        repair=repairs.place,
+        sentence="Calls that no limit holds do not start, and no trip will find them. Why: their lane sleeps without a "
+        "note (asleep), is parked on a key that has room (parked), or is ready beside a free worker (ready); their "
+        "time has come (due); or they have no lane yet, since one of their keys could not be made (unplaced). If it "
+        "is not a bug, nothing runs dispatcher.tick.",
+        repair=repairs.serve,
         is_transient=True,
     ),
     Check(
@@ -131,14 +109,7 @@ CHECKS = (
         invariant=9,
         sentence="Calls cost more than the limits of a key in force ever allow: they wait alone until these are "
         "raised, or they are cancelled. Only those that fit now can be repaired.",
-        repair=repairs.release_oversized,
-        is_transient=True,
-    ),
-    Check(
-        statement="audit_unserved_due",
-        invariant=6,
-        sentence="A call's scheduled time has passed, and it is not in its lane: nothing runs dispatcher.tick.",
-        repair=repairs.wake_due,
+        repair=repairs.serve,
         is_transient=True,
     ),
 )

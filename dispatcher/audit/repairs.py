@@ -4,11 +4,11 @@ A repair takes the findings of one check and returns how many it repaired. It is
 that no longer violates the invariant is left as it is.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from dispatcher import engine, sql
@@ -16,7 +16,7 @@ from dispatcher.conf import Conf, conf
 from dispatcher.ending import InFlight
 from dispatcher.engine import attempt, sent
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import oversized, recover, schedule, wake
+from dispatcher.lifecycle import oversized, recover, schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,9 @@ class Finding:
 Repair = Callable[[Sequence[Finding]], int]
 """Repairs findings of one check and returns how many."""
 
+_END: Final = 2**63 - 1
+"""After the last lane and key."""
+
 
 def overdue(settings: Conf) -> timedelta:
     """Return the time after the end of a lease within which recovery, if it runs, has recovered the call."""
@@ -49,8 +52,8 @@ def overdue(settings: Conf) -> timedelta:
 
 def free_orphans(found: Sequence[Finding]) -> int:
     """Delete slots without a call in flight, and let other calls into their room."""
-    freed = recover.free_orphans(_ids(found)).slots
-    _go_on()
+    freed = recover.free_orphans([int(each.target) for each in found]).slots
+    engine.dispense()
     return freed
 
 
@@ -62,61 +65,29 @@ def put_back(found: Sequence[Finding]) -> int:
     return attempt.retry_while_unavailable(lose, may_pass=sql.is_locked)
 
 
-def recover_leases(found: Sequence[Finding]) -> int:
+def recover_leases(_: Sequence[Finding]) -> int:
     """Put back calls whose leases expired long ago, as recovery does; it finds them again, under their locks."""
-    del found
     silent = WorkerLost("its worker fell silent for longer than a lease")
     now = sql.now()
     with sql.atomic():
         return engine.lose(recover.expired(now=now - overdue(conf())), silent, is_crash=True)
 
 
-def wake_lanes(found: Sequence[Finding]) -> int:
-    """Note sleeping lanes, and let their calls go on."""
-    noted = sql.change("note_lanes", {"lanes": _ids(found)})
-    _go_on(queues={each.facts["queue"] for each in found})
-    return noted
-
-
-def serve_keys(found: Sequence[Finding]) -> int:
-    """Let the calls go on that are parked on keys with room."""
-    _go_on(keys=_ids(found))
-    return len(found)
-
-
-def serve_queues(found: Sequence[Finding]) -> int:
-    """Let the calls of queues go on whose lanes are ready."""
-    _go_on(queues=[each.target for each in found])
-    return len(found)
-
-
-def place(found: Sequence[Finding]) -> int:
-    """Give calls without a lane their lanes, and let those go on."""
-    return sent.serve(unplaced=[UUID(each.target) for each in found])
-
-
-def release_oversized(found: Sequence[Finding]) -> int:
-    """Return oversized calls to their lanes where the limits in force allow their cost."""
-    del found
-    released = oversized.release()
-    if released:
-        _go_on()
-    return released
-
-
-def wake_due(found: Sequence[Finding]) -> int:
-    """Move calls whose scheduled time has passed into their lanes, and let those go on."""
-    woken = schedule.wake_due()
-    _go_on(queues={each.facts["queue"] for each in found})
-    return woken
-
-
-def _go_on(*, queues: Collection[str] = (), keys: Collection[int] = ()) -> None:
-    """Look at these keys and at all that is noted; wake an idle worker of these queues, or publish their calls."""
-    engine.dispense(keys=keys)
-    if queues and (published := wake.dispensed(wake.ask(queues=queues))):
-        engine.dispense(queues=published)
-
-
-def _ids(found: Iterable[Finding]) -> list[int]:
-    return [int(each.target) for each in found]
+def serve(found: Sequence[Finding]) -> int:
+    """Do what ticks do, for all lanes and keys: leave notes for what no trip would look at, and serve what is due."""
+    why = [each.facts.get("why") for each in found]
+    served = why.count("ready") + sent.serve(
+        unplaced=[UUID(each.target) for each, reason in zip(found, why, strict=True) if reason == "unplaced"]
+    )
+    lane = key = oversized_key = 0
+    while lane < _END or key < _END:
+        stranded = recover.ask_stranded(after_lane=lane, after_key=key).row()
+        served += stranded.count
+        lane, key = stranded.last_lane or _END, stranded.last_key or _END
+    while oversized_key < _END:
+        released = oversized.release(after=oversized_key)
+        served += released.calls
+        oversized_key = released.last or _END
+    served += schedule.wake_due()
+    engine.tick(now=sql.now())
+    return served

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from dispatcher.audit import EXAMPLES, Found, Report
 from dispatcher.audit.invariants import UNSEEN
-from dispatcher.management.key_table import plain_table
+from dispatcher.management.key_table import rows
 
 GOOD: Final = "green"
 BAD: Final = "bold red"
@@ -17,13 +17,18 @@ MILD: Final = "yellow"
 
 def render(report: Report, *, repairs: bool) -> Iterator[RenderableType]:
     """Yield a table of all checks, the findings, the verdict."""
-    table = plain_table()
-    for title in ("Check", "Invariant", "Findings", *(["Repaired"] if repairs else [])):
-        table.add_column(title, justify="left" if title == "Check" else "right", no_wrap=True)
-    for found in report.found:
-        cells = [found.check.name, str(found.check.invariant), f"{found.count:,}", str(found.repaired)]
-        table.add_row(*cells[: len(table.columns)], style=BAD if found.count else MILD if found.repaired else "")
-    yield table
+    repaired = [("Repaired", [str(found.repaired) for found in report.found])] if repairs else []
+    header, *lines = rows(
+        [
+            ("Check", [found.check.name for found in report.found]),
+            ("Invariant", [str(found.check.invariant) for found in report.found]),
+            ("Findings", [f"{found.count:,}" for found in report.found]),
+            *repaired,
+        ]
+    )
+    yield Text(header, style="bold")
+    for found, line in zip(report.found, lines, strict=True):
+        yield Text(line, style=BAD if found.count else MILD if found.repaired else "")
     for found in report.found:
         if found.count:
             yield from _example_lines(found, BAD)

@@ -1,15 +1,14 @@
-"""The layout of keys in a terminal: a table of many, or the details of a few."""
+"""The layout of keys and queues in a terminal: a table of many, or the details of a few keys."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
-from rich.table import Table
 from rich.text import Text
 
 from dispatcher.limits.policy import describe, describe_period
-from dispatcher.reports import KeyState, KeyStatus
+from dispatcher.reports import KeyState, KeyStatus, Runnable
+from dispatcher.reports.health import MOST_RUNNABLE
 from dispatcher.reports.words import brief, in_words
 
 GAP: Final = 2
@@ -17,41 +16,36 @@ SHORTEST_NAME: Final = 12
 _COLORS: Final = {KeyState.PAUSED: "red", KeyState.BLOCKED: "red", KeyState.AT_LIMIT: "yellow", KeyState.OPEN: "green"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column; a narrow terminal drops those with the highest `rank` first, and never rank 0."""
-
-    title: str
-    cells: Sequence[str]
-    is_right: bool = False
-    rank: int = 0
-
-    @property
-    def width(self) -> int:
-        """The width of its longest cell."""
-        return max(len(self.title), *map(len, self.cells))
-
-
-def table(keys: Sequence[KeyStatus], width: int) -> Table:
-    """Return the columns that are not empty and fit; names are shortened to the remaining width."""
-    found = [column for column in _columns(keys) if any(column.cells)]
-    while _width(found) > width:
-        last = max(found, key=lambda column: column.rank)
-        if last.rank == 0 or _width(found) - found[0].width + SHORTEST_NAME <= width:
-            break
-        found.remove(last)
-    room = max(SHORTEST_NAME, width - _width(found) + found[0].width)
-    made = plain_table()
-    for column in found:
-        made.add_column(column.title, justify="right" if column.is_right else "left", no_wrap=True)
-    for key, (name, state, *cells) in zip(keys, zip(*(column.cells for column in found), strict=True), strict=True):
-        made.add_row(Text(_cut(name, room)), Text(state, style=_COLORS[key.state]), *map(Text, cells))
-    return made
+def table(keys: Sequence[KeyStatus], width: int) -> Text:
+    """Return the columns that are not empty, a line for each key; names are shortened to the remaining width."""
+    columns = [(title, cells) for title, cell in _COLUMNS.items() if any(cells := [cell(key) for key in keys])]
+    others = sum(max(map(len, [title, *cells])) + GAP for title, cells in columns[1:])
+    room = max(SHORTEST_NAME, width - others)
+    columns[0] = ("Key", [name if len(name) <= room else f"{name[: room - 1]}…" for name in columns[0][1]])
+    at = max(map(len, ["Key", *columns[0][1]])) + GAP
+    header, *lines = rows(columns, lefts=2)
+    text = Text().append(header, "bold")
+    for key, line in zip(keys, lines, strict=True):
+        end = at + len(_state(key))
+        text.append(f"\n{line[:at]}").append(line[at:end], _COLORS[key.state]).append(line[end:])
+    return text
 
 
-def plain_table() -> Table:
-    """Return a table without lines."""
-    return Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="bold")
+def queue_table(queues: Sequence[Runnable]) -> str:
+    """Return a line for each queue: how many calls could start, how long the oldest has waited, and how many run."""
+    counts = [f"{each.calls:,}{' or more' if each.calls == MOST_RUNNABLE else ''}" for each in queues]
+    oldest = [_span(each.since, each.at) for each in queues]
+    columns = [("Queue", [each.name for each in queues]), ("Runnable", counts), ("Oldest", oldest)]
+    return "\n".join(rows([*columns, ("Active", [f"{each.active:,}" for each in queues])]))
+
+
+def rows(columns: Sequence[tuple[str, Sequence[str]]], *, lefts: int = 1) -> list[str]:
+    """Return the titles and the rows of columns as lines of text; the first `lefts` columns begin on the left."""
+    padded = []
+    for number, (title, cells) in enumerate(columns):
+        width = max(map(len, [title, *cells]))
+        padded.append([cell.ljust(width) if number < lefts else cell.rjust(width) for cell in (title, *cells)])
+    return [(" " * GAP).join(row).rstrip() for row in zip(*padded, strict=True)]
 
 
 def details(key: KeyStatus) -> str:
@@ -59,29 +53,6 @@ def details(key: KeyStatus) -> str:
     facts = list(_details(key))
     width = max(len(title) for title, _ in facts)
     return "\n".join([f"{key.name}: {_state(key)}", *(f"  {title.ljust(width)}  {fact}" for title, fact in facts)])
-
-
-def _columns(keys: Sequence[KeyStatus]) -> list[Column]:
-    return [
-        Column(title="Key", cells=[key.name for key in keys]),
-        Column(title="State", cells=[_state(key) for key in keys]),
-        Column(title="In use", cells=[_in_use(key) for key in keys], is_right=True),
-        Column(title="Window", cells=[_window(key) for key in keys], is_right=True),
-        Column(title="Frees", cells=[_span(key.at, key.frees_at) for key in keys], is_right=True, rank=3),
-        Column(title="Next", cells=[_next(key) for key in keys], is_right=True, rank=1),
-        Column(title="Waiting", cells=[f"{key.waiting:,}" for key in keys], is_right=True),
-        Column(title="Oldest", cells=[_span(key.waiting_since, key.at) for key in keys], is_right=True, rank=2),
-        Column(title="Oversized", cells=[f"{key.oversized:,}" if key.oversized else "" for key in keys], is_right=True),
-        Column(title="Override", cells=[_span(key.at, key.overridden_until) for key in keys], is_right=True),
-    ]
-
-
-def _width(shown: Sequence[Column]) -> int:
-    return sum(column.width for column in shown) + GAP * (len(shown) - 1)
-
-
-def _cut(name: str, width: int) -> str:
-    return name if len(name) <= width else f"{name[: width - 1]}…"
 
 
 def _state(key: KeyStatus) -> str:
@@ -155,3 +126,17 @@ def _turns(key: KeyStatus) -> Iterator[tuple[str, str]]:
             "Share",
             f"{share.share or f'none of {key.policy.fair_by}'}: {lanes}{priority}, weight {share.weight}, {place}",
         )
+
+
+_COLUMNS: Final[dict[str, Callable[[KeyStatus], str]]] = {
+    "Key": lambda key: key.name,
+    "State": _state,
+    "In use": _in_use,
+    "Window": _window,
+    "Next": _next,
+    "Waiting": lambda key: f"{key.waiting:,}",
+    "Oldest": lambda key: _span(key.waiting_since, key.at),
+    "Oversized": lambda key: f"{key.oversized:,}" if key.oversized else "",
+    "Override": lambda key: _span(key.at, key.overridden_until),
+}
+"""What a column says of a key, by its title."""

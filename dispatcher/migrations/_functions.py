@@ -31,6 +31,31 @@ DO $install$ BEGIN
 EXCEPTION WHEN duplicate_function OR duplicate_object THEN NULL;
 END $install$
 """
+# For programs that know only SQL, such as autoscalers: its name stays, and it calls the newest function that stays.
+# It counts with the defaults of the settings, which the database does not know. See docs/how-to/autoscaling.md.
+VIEW = """
+DO $view$
+DECLARE
+  v_version text := (SELECT right(made.proname, 8) FROM pg_proc AS made
+                      WHERE made.proname ~ '^dispatcher_runnable_[0-9a-f]{{8}}$'
+                        AND made.proname <> 'dispatcher_runnable_{gone}'
+                      ORDER BY made.oid DESC LIMIT 1);
+BEGIN
+  IF v_version IS NULL THEN
+    DROP VIEW IF EXISTS dispatcher_runnable;
+    RETURN;
+  END IF;
+  EXECUTE replace($text$
+    CREATE OR REPLACE VIEW dispatcher_runnable AS
+    SELECT queue.name AS queue, now.calls AS runnable, now.active,
+           COALESCE(extract(epoch FROM clock_timestamp() - now.since), 0)::float8 AS oldest_seconds
+      FROM dispatcher_queues_VERSION() AS queue
+     CROSS JOIN LATERAL dispatcher_runnable_VERSION(queue.name, 1000, interval '200 milliseconds',
+                                                    interval '50 milliseconds', interval '10 seconds',
+                                                    clock_timestamp()) AS now
+    $text$, 'VERSION', v_version);
+END $view$
+"""
 
 
 class _Functions(Operation):
@@ -51,12 +76,13 @@ class _Functions(Operation):
 
     def _drop(self, app_label: str, editor: Any) -> None:
         if router.allow_migrate(editor.connection.alias, app_label):
+            show(editor, gone=self.version)
             for each in reversed(frozen(self.version)):
                 editor.execute(f"DROP {each.kind} IF EXISTS {each.name}", params=None)
 
 
 class InstallFunctions(_Functions):
-    """Create the functions of a version; those that exist are kept."""
+    """Create the functions of a version, and the view on them; those that exist are kept."""
 
     category = OperationCategory.ADDITION
 
@@ -86,12 +112,18 @@ class DropFunctions(_Functions):
 
 
 def install(editor: Any, made: Sequence[Definition]) -> None:
-    """Create these functions and types; those that exist are kept."""
+    """Create these functions and types, and the view on them; those that exist are kept."""
     with transaction.atomic(using=editor.connection.alias):
         editor.execute(FIX_PATH, params=None)
         for each in made:
             editor.execute(CREATE.format(text=each.text), params=None)
+        show(editor)
         editor.execute(RESET_PATH, params=None)
+
+
+def show(editor: Any, *, gone: str = "") -> None:
+    """Let the view call the newest functions, apart from a version that is going to be dropped."""
+    editor.execute(VIEW.format(gone=gone), params=None)
 
 
 def copy_of(version: str) -> Path:

@@ -27,7 +27,7 @@ MAX_META_BYTES: Final = 65_536
 _SYSTEM: Final = {
     *("state", "attempt", "max_attempts", "created_at", "enqueued_at", "started_at", "completed_at", "cancelled_at"),
     *("discarded_at", "error", "errors", "result", "ticket", "next_attempt_at", "retry_delay_ms", "progress"),
-    *("specversion", "reason", "workflow_id", "parent_results", "chosen_keys"),
+    *("specversion", "reason", "workflow_id", "parent_results", "chosen_keys", "why_waiting"),
 }
 """Fields that the server sets; clients' values are ignored (ojs-core, section 6)."""
 _UNITS = {"second": "PT1S", "minute": "PT1M", "hour": "PT1H", "day": "P1D"}

@@ -1,20 +1,24 @@
 """Reports: how each key stands, which calls hold it or wait for it, why a call waits. They change nothing."""
 
-from dispatcher.reports.explain import KeyCall, Wait, calls_in_flight, costs, waiting_calls, why_waiting
-from dispatcher.reports.health import old_transactions, unserved_queues, unstarted_tasks
+from dispatcher.reports.explain import KeyCall, calls_in_flight, costs, waiting_calls
+from dispatcher.reports.health import Runnable, old_transactions, runnable_calls, unserved_queues, unstarted_tasks
 from dispatcher.reports.status import KeyState, KeyStatus, rate_limit_status
+from dispatcher.reports.waiting import Wait, why_in_words, why_waiting
 
 __all__ = [
     "KeyCall",
     "KeyState",
     "KeyStatus",
+    "Runnable",
     "Wait",
     "calls_in_flight",
     "costs",
     "old_transactions",
     "rate_limit_status",
+    "runnable_calls",
     "unserved_queues",
     "unstarted_tasks",
     "waiting_calls",
+    "why_in_words",
     "why_waiting",
 ]

@@ -1,16 +1,12 @@
-"""Which calls hold a key or wait for it, and why a call waits."""
+"""Which calls hold a key or wait for it, and what a call spends."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from dispatcher import sql
-from dispatcher.conf import conf, counting
 from dispatcher.states import State
-
-MANY: Final = 10_000
-"""How far calls ahead of another are counted."""
 
 
 class Place(NamedTuple):
@@ -49,48 +45,6 @@ class KeyCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wait:
-    """Why a call waits: what stopped its lane, if something did, and how many of the lane go before it."""
-
-    oversized_for: str | None
-    """The key whose limits in force never allow its cost: the call waits alone, and its lane goes on."""
-    oversized_cost: int | None
-    """What it costs of that key."""
-    stopped_by: str | None
-    """The key that its lane is parked on."""
-    members: int | None
-    """If that key is a group, how many keys it could choose."""
-    has_room: bool
-    """Whether that key has room by now: the lane's turn comes."""
-    opens_at: datetime | None
-    """When time alone opens that key."""
-    limited_by: str | None
-    """A key with a limit per worker, if the lane waits for a worker that holds less of it."""
-    delivery: str
-    """How the calls of the queue reach workers."""
-    is_served: bool
-    """Whether a live Celery worker serves the call's queue."""
-    is_worker_idle: bool
-    """Whether a live worker that takes the calls of the queue directly is idle."""
-    is_full: bool
-    """Whether enough calls of the queue are on the way to its workers."""
-    queue: str
-    task: str
-    is_known: bool
-    """Whether a live worker of the queue knows the task, as far as the workers have registered their tasks."""
-    returns: int
-    """How often in a row it was published and came back without a start."""
-    until: datetime | None
-    """When a call that came back is tried again, unless a worker that knows its task comes before."""
-    since: datetime
-    is_placed: bool
-    """Whether it has a lane; else its keys or its lane are still to be made."""
-    ahead: int
-    """Counted up to MANY."""
-    at: datetime
-
-
-@dataclass(frozen=True, kw_only=True)
 class Cost:
     """What a call costs of a key."""
 
@@ -118,10 +72,3 @@ def calls_in_flight(name: str, *, after: UUID | None = None, most: int = 100) ->
 def costs(call: UUID) -> list[Cost]:
     """Return the keys that a call spends, its queue's own included, and what it costs of each."""
     return sql.fetch("report_costs", Cost, {"call": call})
-
-
-def why_waiting(call: UUID, *, now: datetime | None = None) -> Wait | None:
-    """Return why a call waits; None if it does not wait."""
-    params = {"call": call, "most": MANY, "ahead": conf().dispatch_ahead, **counting(), "now": now}
-    found = sql.fetch("report_wait", Wait, params)
-    return found[0] if found else None

@@ -1,17 +1,43 @@
-"""What stops calls other than limits: queues without workers, tasks that never start, old transactions."""
+"""What stops calls other than limits: a lack of workers, tasks that never start, old transactions."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dispatcher import sql
-from dispatcher.reports.explain import MANY
+from dispatcher.conf import counting
+from dispatcher.reports.waiting import MANY
 from dispatcher.reports.words import format_time
 
 OLD_TRANSACTION: Final = timedelta(minutes=1)
 """The age from which an open transaction is reported: what died since can't be cleaned up, and each call costs more."""
+MOST_RUNNABLE: Final = 1_000
+"""How far the calls of a queue are counted that could start: more processes than that are not started at once."""
 _FEW = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runnable:
+    """How many calls of a queue could start now if a process were free: those that no limit holds."""
+
+    name: str
+    calls: int
+    """Counted up to MOST_RUNNABLE."""
+    since: datetime | None
+    """Since when the oldest of them waits."""
+    active: int
+    """How many calls of the queue run."""
+    at: datetime
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it for other programs, without the name of the queue."""
+        return {
+            "count": self.calls,
+            "counts_up_to": MOST_RUNNABLE,
+            "oldest_since": format_time(self.since),
+            "active": self.active,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +94,12 @@ class OldTransaction:
     def as_json(self) -> dict[str, Any]:
         """Write it for other programs."""
         return {"what": self.what, **self.facts}
+
+
+def runnable_calls(queues: Collection[str] | None = None, *, now: datetime | None = None) -> list[Runnable]:
+    """Return how many calls of these queues, or of all, could start if a process were free, in order of name."""
+    params = {"queues": None if queues is None else list(queues), "most": MOST_RUNNABLE, **counting(), "now": now}
+    return sql.fetch("report_runnable", Runnable, params)
 
 
 def unserved_queues(*, now: datetime | None = None) -> list[Unserved]:

@@ -71,13 +71,14 @@ OF_A_WHILE: Final = [
     hot("lock_unused_lanes", 6_000, PASS, ids=list(range(1, 501))),
     hot("lock_unused_keys", 3_000, PASS, ids=list(range(1, 501))),
     hot("report_unstarted", 1_000, now=NOW),
+    hot("report_runnable", 200, now=NOW, queues=["direct"]),
     hot("unreported_results", 50, after=NOW, after_id=call_id(0), until=NOW + LEASE),
     *(
         hot(f"audit_{rule}", 6_000, PASS, **AUDIT)
         for rule in (
             *("over_concurrency", "over_per_worker", "over_rate", "over_throttle", "slot_without_call", "order"),
-            *("wrong_slots", "unserved_asleep", "unserved_ready", "unserved_parked", "unserved_due", "unstarted"),
-            *("lease_unrecovered", "call_without_slot", "two_tickets", "queue_unserved", "unplaced", "oversized"),
+            *("wrong_slots", "unserved", "unstarted", "lease_unrecovered", "call_without_slot", "two_tickets"),
+            *("queue_unserved", "oversized"),
             "poison",
         )
     ),

@@ -34,8 +34,13 @@ def limited_long_ago(**limits: Any) -> None:
 
 
 def names(report: Report) -> list[str]:
-    """Return the checks that found something."""
-    return [found.check.name for found in report.found if found.count]
+    """Return the checks that found something; of what is not served, also why."""
+    found = [(each.check.name, each.findings) for each in report.found if each.count]
+    return [
+        f"{name}_{why}" if why else name
+        for name, findings in found
+        for why in sorted({str(finding.facts.get("why", "")) for finding in findings})
+    ]
 
 
 def found(**options: Any) -> list[str]:

@@ -111,8 +111,8 @@ def test_json_has_every_check_with_its_findings() -> None:
     assert [check["name"] for check in reply["checks"]] == [check.name for check in CHECKS]
     (asleep,) = (check for check in reply["checks"] if check["findings"])
     (example,) = asleep.pop("examples")
-    sentence = next(check.sentence for check in CHECKS if check.name == "unserved_asleep")
-    assert asleep == {"name": "unserved_asleep", "invariant": 6, "sentence": sentence, "findings": 1, "repaired": 0}
+    sentence = next(check.sentence for check in CHECKS if check.name == "unserved")
+    assert asleep == {"name": "unserved", "invariant": 6, "sentence": sentence, "findings": 1, "repaired": 0}
     assert example["queue"] == "celery"
 
 

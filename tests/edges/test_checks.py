@@ -68,7 +68,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("E001", ["batch"], "DISPATCHER"),
     ("E001", [], "DISPATCHER"),
     ("E002", {"batch": 0}, "DISPATCHER['batch'] is 0: give a whole number from 1"),
-    ("E002", {"poison_after": 32_768}, "DISPATCHER['poison_after'] is 32768: give a whole number up to 32767"),
+    ("E002", {"poison_after": 32_768}, "DISPATCHER['poison_after'] is 32768: give a whole number from 1 to 32767"),
     ("E002", {"max_payload_bytes": 0}, "DISPATCHER['max_payload_bytes'] is 0"),
     ("E002", {"publish_after": timedelta(seconds=-1)}, "DISPATCHER['publish_after'] must not be negative"),
     (

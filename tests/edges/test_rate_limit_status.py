@@ -120,6 +120,47 @@ def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
     assert items["k9999"]["concurrency"]["available"] == 9_999
 
 
+def test_of_many_keys_those_that_stop_calls_are_shown_or_those_asked_for() -> None:
+    RateLimitKey.objects.bulk_create(RateLimitKey(name=f"tenant:{number:02}") for number in range(60))
+    RateLimitKey.objects.declare("zoo", concurrency=0)
+    for key in ("zoo", "zoo", "tenant:07"):
+        CallQueue.objects.send("t", keys=[key])
+
+    def names(*args: str) -> list[str]:
+        return [line.split()[0] for line in printed(*args).splitlines()[1:] if " open " in line or " at limit " in line]
+
+    assert len(names()) == 50
+    assert names()[-1] == "zoo"
+    assert "11 more keys; see --top, --match and --sort." in printed()
+    assert names("--top", "1") == ["zoo"]
+    assert names("--match", "tenant:0*") == [f"tenant:{number:02}" for number in range(10)]
+    assert names("--match", "[tz]*", "--sort", "in-use", "--top", "1") == ["tenant:07"]
+    assert [item["key"] for item in json.loads(printed("--json", "--top", "1", "--sort", "waiting"))["items"]] == [
+        "zoo"
+    ]
+    assert "No key matches nothing*." in printed("--match", "nothing*")
+
+
+def test_queues_are_shown_with_the_calls_that_could_start() -> None:
+    RateLimitKey.objects.declare("api", concurrency=0)
+    CallQueue.objects.send("t", queue="held", keys=["api"])
+    CallQueue.objects.send("t", queue="mail")
+    held, mail = printed("--queues").splitlines()[1:]
+    assert (held.split(), mail.split()[:2]) == (["held", "0", "0"], ["mail", "1"])
+    held, mail = json.loads(printed("--queues", "--json"))["queues"]
+    assert held == {"name": "held", "count": 0, "counts_up_to": 1000, "oldest_since": None, "active": 0}
+    assert (mail["count"], mail["oldest_since"] is None) == (1, False)
+
+
+def test_a_call_is_shown_with_why_it_waits() -> None:
+    RateLimitKey.objects.declare("api", concurrency=0)
+    waiting, goes = CallQueue.objects.send("t", keys=["api"]), CallQueue.objects.send("t")
+    assert printed("--call", str(waiting.id)).startswith("The key api stops its lane; it is the first of its lane.")
+    assert printed("--call", str(goes.id)) == "It does not wait: its state is dispatched.\n"
+    with pytest.raises(CommandError, match="There is no call"):
+        printed("--call", str(uuid4()))
+
+
 def test_a_missing_tick_is_warned_of_and_the_last_one_is_shown_with_its_worker() -> None:
     RateLimitKey.objects.declare("api")
     assert printed().count("WARNING: dispatcher.tick has never run. Calls that wait for a time do not start.") == 1
@@ -140,13 +181,14 @@ def test_a_missing_tick_is_warned_of_and_the_last_one_is_shown_with_its_worker()
     assert "Last tick: just now, by worker celery@alone without beat." in printed()
 
 
-def test_each_periodic_task_that_has_not_run_for_long_is_warned_of() -> None:
+def test_each_periodic_task_that_has_not_run_for_long_is_warned_of_with_who_runs_it(settings: Any) -> None:
     for name in ("dispatcher.tick", "dispatcher.recover", "dispatcher.cleanup"):
         PeriodicRun.objects.create(name=name, ran_at=timezone.now() - timedelta(days=18))
     reply = printed()
     assert reply.count("WARNING: dispatcher.") == 3
-    remedy = "Start beat, and a worker that takes the queue dispatcher."
-    assert f"Calls of workers that died are not put back. {remedy}" in reply
+    assert "Calls of workers that died are not put back. Start a worker: it runs this by itself." in reply
+    settings.DISPATCHER = {"fallback_schedule": False}
+    assert "not put back. Start beat, and a worker that takes the queue dispatcher." in printed()
 
 
 def test_a_transaction_that_has_been_open_for_long_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

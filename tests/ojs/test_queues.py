@@ -48,6 +48,24 @@ def test_the_stats_of_a_queue_say_that_it_is_paused(api: Api) -> None:
     api.get("/queues/unheard/stats", status=404)
 
 
+def test_the_stats_of_a_queue_say_how_many_jobs_could_start_and_a_job_why_it_waits(api: Api) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    jobs = [api.push(options={"keys": {"api": 1}}) for _ in range(3)]
+    runnable = api.get("/queues/default/stats")["runnable"]
+    assert (runnable["count"], runnable["counts_up_to"], runnable["active"]) == (1, 1000, 0)
+    assert "fetches it over HTTP" in api.get(f"/jobs/{jobs[0]['id']}")["job"]["why_waiting"]
+    (fetched,) = api.post("/workers/fetch", {"queues": ["default"], "count": 3})["jobs"]
+    assert api.get("/queues/default/stats")["runnable"] == {
+        "count": 0,
+        "counts_up_to": 1000,
+        "oldest_since": None,
+        "active": 1,
+    }
+    waits = api.get(f"/jobs/{jobs[1]['id']}")["job"]["why_waiting"]
+    assert waits.startswith("The key api stops its lane; it is the first of its lane.")
+    assert "why_waiting" not in api.get(f"/jobs/{fetched['id']}")["job"]
+
+
 def bound(api: Api, depth: int, **more: Any) -> None:
     api.ask("PUT", "/admin/queues/default/config", {"backpressure": {"max_depth": depth, **more}})
 

@@ -47,7 +47,7 @@ def test_the_audit_finds_calls_without_the_slot_of_their_member() -> None:
     assert go(first, second) == [first.id]
     assert found() == []
     Slot.objects.filter(key__name="egress:1").delete()
-    assert found() == ["wrong_slots", "unserved_parked"]
+    assert found() == ["wrong_slots", "unserved"]
 
 
 # A message

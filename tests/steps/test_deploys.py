@@ -186,13 +186,22 @@ def following(
     releases.run(DropFunctions(version))
 
 
+def view_text() -> str:
+    """Return what the view for autoscalers calls."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_get_viewdef('dispatcher_runnable'::regclass)")
+        return str(cursor.fetchone()[0])
+
+
 def test_a_release_back_leaves_no_function_behind_and_the_older_code_goes_on(following: str) -> None:
     key("api", concurrency=1)
     first, second = (CallQueue.objects.send("noop", queue="mail", keys=["api"]) for _ in range(2))
     with releases.acting_as(following):
         (start,) = take().starts
     assert following in releases.installed()
+    assert following in view_text()
     releases.run(InstallFunctions(following), backwards=True)
+    assert functions.version() in view_text()
     assert following not in releases.installed()
     taken = direct.step(TAKER, [start.ended(ending.completed("by the newer"))], room=1)
     assert (seen(first).result, [each.call.id for each in taken.starts]) == ("by the newer", [second.id])

@@ -1,8 +1,10 @@
 """Reports: they say what a trip would do."""
 
 import pytest
+from django.db import connection
 
 from dispatcher import reports
+from dispatcher.models import Queue
 from dispatcher.reports import KeyState
 from tests.builders import T0, admitted, at, go, key, started, waiting
 
@@ -80,3 +82,14 @@ def test_costs_name_the_queue_s_own_key_too() -> None:
     key("queue:mail", concurrency=5)
     call = waiting(costs={"api": 3}, queue="mail")
     assert {cost.name: cost.cost for cost in reports.costs(call.id)} == {"api": 3, "queue:mail": 1}
+
+
+def test_the_view_for_autoscalers_says_how_many_calls_could_start() -> None:
+    Queue.objects.create(name="idle")
+    key("api", concurrency=2)
+    for _ in range(3):
+        waiting("api", queue="mail")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT queue, runnable, oldest_seconds > 0, active FROM dispatcher_runnable ORDER BY queue")
+        assert cursor.fetchall() == [("idle", 0, False, 0), ("mail", 2, True, 0)]
+    assert [(each.name, each.calls) for each in reports.runnable_calls()] == [("idle", 0), ("mail", 2)]

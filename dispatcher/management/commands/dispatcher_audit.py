@@ -54,7 +54,7 @@ class Command(BaseCommand):
         report = _audit(repair=repair, settle=_span(settle))
         with console(self.stdout, no_color=no_color) as screen:
             if is_json:
-                screen.out(json.dumps(report.as_json(), indent=2))
+                self.stdout.write(json.dumps(report.as_json(), indent=2) + "\n")
             else:
                 screen.print(Group(*audit_table.render(report, repairs=repair)))
         if not report.is_ok:

@@ -11,7 +11,6 @@ from uuid import uuid4
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from dispatcher import sql
@@ -19,7 +18,7 @@ from dispatcher.conf import counting
 from dispatcher.lifecycle import take
 from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.management.command import console, explained, find_key
-from dispatcher.management.key_table import plain_table
+from dispatcher.management.key_table import rows
 from dispatcher.models import Lane, Queue, RateLimitKey
 from dispatcher.sql import functions
 from dispatcher.states import Delivery, State
@@ -120,13 +119,17 @@ def _shown(key: RateLimitKey, delivery: Delivery, taker: Taker, room: int) -> It
     yield Text("\n".join(["\nroom: what the key allows", *trip.counted, "", *(planned.plans or [_UNPLANNED]), ""]))
 
 
-def _table(times: list[_Times]) -> Table:
-    table = plain_table()
-    for title in ("Function", "Calls", "Total ms", "Own ms"):
-        table.add_column(title, justify="left" if title == "Function" else "right", no_wrap=True)
-    for each in sorted(times, key=lambda each: -each.total_ms):
-        table.add_row(each.name, str(each.calls), f"{each.total_ms:.3f}", f"{each.own_ms:.3f}")
-    return table
+def _table(times: list[_Times]) -> Text:
+    slowest = sorted(times, key=lambda each: -each.total_ms)
+    header, *lines = rows(
+        [
+            ("Function", [each.name for each in slowest]),
+            ("Calls", [str(each.calls) for each in slowest]),
+            ("Total ms", [f"{each.total_ms:.3f}" for each in slowest]),
+            ("Own ms", [f"{each.own_ms:.3f}" for each in slowest]),
+        ]
+    )
+    return Text(header, style="bold").append("\n".join(["", *lines]), "not bold")
 
 
 def _make(key: RateLimitKey, taker: Taker, room: int, *, has_plans: bool = False) -> _Trip:

@@ -1,13 +1,17 @@
-"""manage.py rate_limit_status: the limits of each key, their use, and the calls that wait."""
+"""manage.py rate_limit_status: the limits of each key, their use, the calls that wait, and why one does."""
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from fnmatch import fnmatchcase
 from typing import Any, Final
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -17,13 +21,16 @@ from dispatcher.lifecycle.finish import FREE
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.management import key_table
 from dispatcher.management.command import console, explained, unknown_keys
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.reports import (
     KeyState,
     KeyStatus,
     old_transactions,
     rate_limit_status,
+    runnable_calls,
     unserved_queues,
     unstarted_tasks,
+    why_in_words,
 )
 from dispatcher.reports.words import in_words
 from dispatcher.sql import faults
@@ -42,6 +49,28 @@ _WITHOUT: Final = {
 """The effect of a periodic task that does not run."""
 _FRAME: Final = 4
 """The lines of a screen that are not keys: the titles, the omitted keys, the last tick, the clock."""
+TOP: Final = 50
+"""How many keys a table has if nothing is said; JSON has all."""
+ORDERS: Final[Mapping[str, Callable[[KeyStatus], Any]]] = {
+    "name": lambda key: key.name,
+    "waiting": lambda key: -key.waiting,
+    "oldest": lambda key: key.waiting_since or datetime.max.replace(tzinfo=key.at.tzinfo),
+    "in-use": lambda key: -key.in_flight,
+    "stopped": lambda key: (not key.waiting or key.state is KeyState.OPEN, -key.waiting, -key.in_flight),
+}
+"""The orders of keys by what comes first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which keys are shown, and how: as the options of the command say."""
+
+    names: Sequence[str] | None
+    match: str | None
+    top: int | None
+    sort: str | None
+    watch: float | None
+    has_queues: bool
 
 
 class Command(BaseCommand):
@@ -59,6 +88,16 @@ class Command(BaseCommand):
             dest="names",
             help="Show all facts of these keys instead of a table of all keys.",
         )
+        parser.add_argument("--match", metavar="PATTERN", help="Show the keys whose names match, such as 'tenant:*'.")
+        parser.add_argument("--top", type=int, metavar="N", help=f"Show so many keys; by default {TOP}, as JSON all.")
+        parser.add_argument("--sort", choices=ORDERS, help="Show these first; by default those that stop calls.")
+        parser.add_argument(
+            "--queues",
+            action="store_true",
+            dest="has_queues",
+            help="Show for each queue how many calls could start now if a process were free, instead of the keys.",
+        )
+        parser.add_argument("--call", type=UUID, metavar="ID", help="Say why this call waits, instead of all else.")
         parser.add_argument("--json", action="store_true", dest="is_json", help="Print JSON, for other programs.")
         parser.add_argument(
             "--watch",
@@ -73,27 +112,37 @@ class Command(BaseCommand):
     def handle(
         self,
         *_: Any,
-        names: list[str] | None = None,
+        call: UUID | None = None,
         is_json: bool = False,
         watch: float | None = None,
         no_color: bool = False,
-        **__: Any,
+        **options: Any,
     ) -> None:
         """Show the keys, repeatedly with --watch. Raises CommandError for a key that does not exist."""
         if watch is not None and not watch > 0:
             raise CommandError(_TOO_OFTEN)
+        named = {name: options.get(name) for name in ("names", "match", "top", "sort")}
+        wanted = Wanted(**named, watch=watch, has_queues=bool(options.get("has_queues")))
         with console(self.stdout, no_color=no_color) as screen, suppress(KeyboardInterrupt):
-            if is_json:
-                self._repeat(watch, lambda: screen.out(_json(names, indent=None if watch else 2)))
-            elif watch is None or not screen.is_terminal:
-                self._repeat(watch, lambda: screen.print(_render(names, watch, screen)))
+            if call is not None:
+                self._write(_why(call))
+            elif is_json:
+                self._repeat(watch, lambda: self._write(_json(wanted)))
+            elif not screen.is_terminal:
+                self._repeat(watch, lambda: self._write(_render(wanted, screen).plain))
+            elif watch is None:
+                screen.print(_render(wanted, screen))
             else:
                 with Live(console=screen, screen=True, auto_refresh=False) as live:
                     self._repeat(
                         watch,
-                        lambda: live.update(_render(names, watch, screen), refresh=True),
+                        lambda: live.update(_render(wanted, screen), refresh=True),
                         lambda words: live.update(Text(words), refresh=True),
                     )
+
+    def _write(self, text: str) -> None:
+        """Write past the terminal's library, which reads all text for its marks."""
+        self.stdout.write(f"{text}\n")
 
     def _repeat(
         self, watch: float | None, show: Callable[[], None], report: Callable[[str], None] | None = None
@@ -118,49 +167,69 @@ class Command(BaseCommand):
         self.stderr.flush()
 
 
-def _json(names: Sequence[str] | None, *, indent: int | None) -> str:
+def _why(call: UUID) -> str:
+    """Return why a call waits. Raises CommandError if it does not exist."""
+    found = CallQueue.objects.filter(id=call).first()
+    if found is None:
+        message = f"There is no call {call}; it may have ended long ago."
+        raise CommandError(message)
+    return why_in_words(call) or f"It does not wait: its state is {found.state}."
+
+
+def _json(wanted: Wanted) -> str:
+    """Return one line."""
+    if wanted.has_queues:
+        return json.dumps({"queues": [{"name": queue.name, **queue.as_json()} for queue in runnable_calls()]})
+    keys = _found(wanted)
     document = {
-        "items": [key.as_json() for key in _found(names)],
+        "items": [key.as_json() for key in (keys if wanted.top is None else _chosen(keys, wanted, wanted.top))],
         "unserved_queues": [queue.as_json() for queue in unserved_queues()],
         "unstarted_tasks": [task.as_json() for task in unstarted_tasks()],
         "old_transactions": [old.as_json() for old in old_transactions()],
         "periodic_tasks": [run.as_json() for run in last_runs(periodic())],
     }
-    return json.dumps(document, indent=indent)
+    return json.dumps(document)
 
 
-def _render(names: Sequence[str] | None, watch: float | None, screen: Console) -> RenderableType:
-    keys = _found(names)
+def _render(wanted: Wanted, screen: Console) -> Text:
+    if wanted.has_queues:
+        return Text(key_table.queue_table(runnable_calls()) + _clock(sql.now(), wanted))
+    keys = _found(wanted)
     if not keys:
-        return Text(f"{NO_KEYS}{_runs()}")
-    shown = _most_relevant(keys, screen.height - _FRAME) if watch and screen.is_terminal else keys
-    footer = _footer(keys, shown, watch)
-    if names:
+        return Text(f"{NO_KEYS if wanted.match is None else f'No key matches {wanted.match}.'}{_runs()}")
+    most = screen.height - _FRAME if wanted.watch and screen.is_terminal else len(keys) if wanted.names else TOP
+    shown = _chosen(keys, wanted, wanted.top or most)
+    footer = _footer(keys, shown, wanted)
+    if wanted.names:
         return Text("\n\n".join(map(key_table.details, shown)) + footer)
-    table = key_table.table(shown, screen.width)
-    return Group(table, Text(footer.removeprefix("\n"))) if footer else table
+    return key_table.table(shown, screen.width).append(footer)
 
 
-def _found(names: Sequence[str] | None) -> list[KeyStatus]:
+def _found(wanted: Wanted) -> list[KeyStatus]:
     """Return the requested keys. Raises CommandError naming unknown ones, with similar names."""
+    names = wanted.names
+    if wanted.match is not None:
+        known = RateLimitKey.objects.filter(name__in=names) if names else RateLimitKey.objects.all()
+        names = [name for name in known.values_list("name", flat=True) if fnmatchcase(name, wanted.match)]
     keys = rate_limit_status(names)
-    if missing := sorted(set(names or ()) - {key.name for key in keys}):
+    if missing := sorted(set(wanted.names or ()) - {key.name for key in keys}):
         raise unknown_keys(missing)
     return keys
 
 
-def _most_relevant(keys: Sequence[KeyStatus], most: int) -> list[KeyStatus]:
-    """Return as many keys as fit, ordered by name: those first that stop calls, or have many."""
-    by_calls = sorted(
-        keys, key=lambda key: (not key.waiting or key.state is KeyState.OPEN, -key.waiting, -key.in_flight)
-    )
-    return sorted(by_calls[: max(1, most)], key=lambda key: key.name)
+def _chosen(keys: Sequence[KeyStatus], wanted: Wanted, most: int) -> list[KeyStatus]:
+    """Return up to so many keys in the order asked for; else those first that stop calls, shown by name."""
+    chosen = sorted(keys, key=ORDERS[wanted.sort or "stopped"])[: max(1, most)]
+    return chosen if wanted.sort else sorted(chosen, key=ORDERS["name"])
 
 
-def _footer(keys: Sequence[KeyStatus], shown: Sequence[KeyStatus], watch: float | None) -> str:
-    left_out = f"\n{len(keys) - len(shown):,} more keys, with fewer calls." if len(shown) < len(keys) else ""
-    clock = f"\n{keys[0].at:%H:%M:%S %Z}, every {watch:g} s; Ctrl-C ends it." if watch else ""
-    return left_out + _unserved() + _old_transactions() + _runs() + clock
+def _footer(keys: Sequence[KeyStatus], shown: Sequence[KeyStatus], wanted: Wanted) -> str:
+    more = f"\n{len(keys) - len(shown):,} more keys; see --top, --match and --sort." if len(shown) < len(keys) else ""
+    return more + _unserved() + _old_transactions() + _runs() + _clock(keys[0].at, wanted)
+
+
+def _clock(at: datetime, wanted: Wanted) -> str:
+    return f"\n{at:%H:%M:%S %Z}, every {wanted.watch:g} s; Ctrl-C ends it." if wanted.watch else ""
 
 
 def _unserved() -> str:
@@ -203,5 +272,11 @@ def _run(run: LastRun) -> str:
     if run.ran_at is not None and not run.is_late:
         return f"Last tick: {in_words(run.ran_at, run.at)}{by}."
     last = "has never run" if run.ran_at is None else f"last ran {in_words(run.ran_at, run.at)}{by}"
-    remedy = f"Start beat, and a worker that takes the queue {conf().dispenser_queue}."
-    return f"WARNING: {run.name} {last}. {_WITHOUT[run.name]} {remedy}"
+    return f"WARNING: {run.name} {last}. {_WITHOUT[run.name]} {_remedy()}"
+
+
+def _remedy() -> str:
+    """Return who is to run the periodic tasks: any worker does, unless the settings leave them to beat."""
+    if conf().fallback_schedule:
+        return "Start a worker: it runs this by itself."
+    return f"Start beat, and a worker that takes the queue {conf().dispenser_queue}."

@@ -26,6 +26,7 @@ from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
 from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsOrSummariesReply, replies
 from dispatcher.ojs.views.workers import proof, rejected
 from dispatcher.ojs.wire import Problem, conflict, format_time, invalid, job_body, json_response, missing, parse_id
+from dispatcher.reports import why_in_words
 from dispatcher.states import OnFull, State
 
 router = Router(tags=["jobs"])
@@ -62,7 +63,9 @@ def enqueue_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
 @router.get("/jobs/{job_id}", response=replies(JobReply), summary="INFO")
 def info(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a job."""
-    return json_response(job_body(request, write_job(find_for(request, "read", job_id))))
+    call = find_for(request, "read", job_id)
+    reason = why_in_words(call.pk) if call.state in (State.AVAILABLE, State.SCHEDULED) else None
+    return json_response(job_body(request, {**write_job(call), **({"why_waiting": reason} if reason else {})}))
 
 
 @router.post(

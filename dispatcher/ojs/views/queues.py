@@ -15,6 +15,7 @@ from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import PauseIn
 from dispatcher.ojs.responses import replies
 from dispatcher.ojs.wire import format_time, json_response, missing
+from dispatcher.reports import runnable_calls
 from dispatcher.states import Delivery
 
 router = Router(tags=["queues"])
@@ -72,6 +73,7 @@ def stats(request: HttpRequest, name: str) -> HttpResponse:
         "counts_up_to": ROW_LIMIT,
         "queue": {"name": name, "paused": is_paused, **numbers},
         "status": "paused" if is_paused else "active",
+        "runnable": next((each.as_json() for each in runnable_calls([name])), None),
         "stats": {**numbers, "queue": name, "depth": depth},
         "computed_at": format_time(sql.now()),
     }

@@ -27,7 +27,9 @@ CREATE TYPE @key_room AS (
     name text,
     concurrency int,
     per_worker int,
-    fair_by text              -- its turns go to shares: calls that spend a key whose name begins so
+    fair_by text,             -- its turns go to shares: calls that spend a key whose name begins so
+    spent bigint,             -- the cost of the starts that count in its window
+    spent_from timestamptz    -- when the first of these was
 );
 CREATE FUNCTION @room(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
 RETURNS SETOF @key_room LANGUAGE sql STABLE AS $$
@@ -35,7 +37,7 @@ SELECT key.id,
        GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
                         ELSE LEAST(force.concurrency - slots.held,
                                    force.rate_limit - slots.unstarted
-                                   - COALESCE((starts.last).total - (starts.first).total + (starts.first).cost, 0),
+                                   - counted.spent,
                                    (1 << ramp.step) - slots.held,
                                    2147483647) END),
        CASE WHEN force.per_worker IS NULL THEN 2147483647
@@ -55,7 +57,7 @@ SELECT key.id,
        key.is_group,
        @counts(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
        (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
-       key.name::text, force.concurrency, force.per_worker, key.fair_by::text
+       key.name::text, force.concurrency, force.per_worker, key.fair_by::text, counted.spent, (starts.first).at
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
  CROSS JOIN LATERAL (
@@ -89,5 +91,7 @@ SELECT key.id,
                           ORDER BY start.key_id, start.at, start.total
                           LIMIT 1) END AS first
        OFFSET 0) AS starts
+ CROSS JOIN LATERAL (
+       SELECT COALESCE((starts.last).total - (starts.first).total + (starts.first).cost, 0) AS spent) AS counted
  WHERE key.id = ANY (p_keys)
 $$;

@@ -1,6 +1,6 @@
 -- report_keys: what keys allow, hold, have spent and keep waiting: those named, or all if names is NULL. Locks nothing.
--- One snapshot, so a call that starts meanwhile is neither missed nor counted twice. What a key allows is read by the
--- function room, and when it opens by opening.
+-- One snapshot, so a call that starts meanwhile is neither missed nor counted twice. What a key allows, holds and has
+-- spent is read by the function room, and when it opens by opening.
 -- `mine`: the most that one worker holds, of keys with a limit per worker. `spent`: the cost of the starts that count
 -- in the window; the first of them ceases to count at `frees_at`, the last at `resets_at`.
 -- Waiting calls are counted lane by lane, from the index alone; the first in line is the oldest that was not moved to
@@ -15,20 +15,15 @@ WITH {{clock}}, chosen AS MATERIALIZED (
                                 UNION ALL
                                SELECT id FROM dispatcher_ratelimitkey WHERE name = ANY (%(names)s::text[])))
 ), allowed AS MATERIALIZED (
-    SELECT allowed.id AS key_id, allowed.held, allowed.unstarted, allowed.room, allowed.next_at, starts.spent,
-           starts.frees_at, CASE WHEN starts.spent > 0 THEN allowed.last_at + span.counts_for END AS resets_at,
+    SELECT allowed.id AS key_id, allowed.held, allowed.unstarted, allowed.room, allowed.next_at, allowed.spent,
+           allowed.spent_from + span.counts_for AS frees_at,
+           CASE WHEN allowed.spent > 0 THEN allowed.last_at + span.counts_for END AS resets_at,
            {{@opening}}(allowed, 1, %(horizon)s::interval, %(margin)s::interval, %(ramp)s::interval, clock.now)
                AS opens_at
       FROM clock
      CROSS JOIN {{@room}}(ARRAY(SELECT chosen.id FROM chosen), NULL, clock.now, %(margin)s::interval,
                           %(ramp)s::interval) AS allowed
      CROSS JOIN LATERAL (SELECT allowed.rate_period + %(margin)s::interval AS counts_for) AS span
-      LEFT JOIN LATERAL (
-           SELECT allowed.total - start.total + start.cost AS spent, start.at + span.counts_for AS frees_at
-             FROM dispatcher_start AS start
-            WHERE start.key_id = allowed.id AND start.at > clock.now - span.counts_for
-            ORDER BY start.key_id, start.at, start.total
-            LIMIT 1) AS starts ON true
 ), held AS MATERIALIZED (
     SELECT chosen.id AS key_id, COALESCE(max(of_worker.cost), 0) AS mine
       FROM chosen
@@ -101,7 +96,7 @@ WITH {{clock}}, chosen AS MATERIALIZED (
      GROUP BY of_key.id
 )
 SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until, {{policy_columns(chosen)}},
-       allowed.held, allowed.unstarted, allowed.room, allowed.next_at, COALESCE(allowed.spent, 0) AS spent,
+       allowed.held, allowed.unstarted, allowed.room, allowed.next_at, allowed.spent,
        allowed.frees_at, allowed.resets_at, allowed.opens_at, COALESCE(held.mine, 0) AS mine,
        COALESCE(waiting.calls, 0) AS waiting, waiting.since AS waiting_since,
        (SELECT count(*) FROM dispatcher_callqueue AS call WHERE call.oversized_key_id = chosen.id) AS oversized
