@@ -145,7 +145,8 @@ def claim_in_time(
     call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None
 ) -> claim.Claimed | claim.Refused:
     """Claim a call under this id and wait for its start; where that is missed, the call must wait again."""
-    first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker)
+    delay = claim.slack(is_cold=not sql.has_run("claim_call"))
+    first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker, delay=delay)
     claimed = retry_while_unavailable(partial(_claim_unchecked, first), again=first)
     return claim.Refused.MISSED if isinstance(claimed, claim.Claimed) and not claim.is_in_time(claimed) else claimed
 

@@ -350,6 +350,12 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
         return Asked(cursor, wrapper)
 
 
+def has_run(name: str) -> bool:
+    """Return whether this thread's connection has run `name`.sql: the server plans on each connection by itself."""
+    raw = connection().connection
+    return raw is not None and any(name == known for known, _ in _cursors.get(raw, ()))
+
+
 def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     """Run `name`.sql and return its rows; a database error comes as django.db's."""
     return ask(name, row, params).rows()
