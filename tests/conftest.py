@@ -102,8 +102,7 @@ def services(pytestconfig: pytest.Config) -> Services:
 @pytest.fixture(autouse=True)
 def _punctual(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what this process has learned of its own lateness, which moves the starts of its claims."""
-    for name in ("_Pace.slack", "_COLD"):
-        monkeypatch.setattr(f"dispatcher.lifecycle.claim.{name}", timedelta(0))
+    monkeypatch.setattr("dispatcher.lifecycle.claim._Pace.slack", timedelta(0))
 
 
 @pytest.fixture(autouse=True)

@@ -198,7 +198,7 @@ def _attempt(what: str, work: Callable[[], object]) -> None:
         work()
     except sql.DATABASE_ERRORS as fault:
         connections.close_all()
-        if not faults.report_unmigrated(fault):
+        if not faults.report(fault):
             logger.warning("could not %s: %s", what, fault)
     except Exception:
         logger.exception("could not %s", what)

@@ -171,7 +171,7 @@ def retry_while_unavailable(
             is_locked = sql.is_locked(fault)
             if sql.in_transaction() or not may_pass(fault) or (monotonic() + pause > until and not is_locked):
                 raise
-            if not is_locked and not faults.report_unmigrated(fault):
+            if not is_locked and not faults.report(fault):
                 logger.warning("the database is unavailable, trying again in %.1f s: %s", pause, fault)
         if not is_locked:
             sql.discard_connection()

@@ -127,7 +127,7 @@ _EASE = 0.98
 _LATE = timedelta(milliseconds=2)
 """How late a throttled call may start at first."""
 _COLD = timedelta(milliseconds=150)
-"""How much longer the first start of a connection takes at the most: the server plans its statements anew."""
+"""How much longer the first start of a connection takes at the most: the server plans its statements then."""
 LOCK_WAIT: Final = timedelta(milliseconds=500)
 """For how long a claim tries to get a row that is locked, 20 ms each time: longer than trips hold a busy key."""
 _BEYOND = timedelta(milliseconds=100)

@@ -282,7 +282,7 @@ def _insert(
         # An error of the server's after the rows have come is that of the wake-up: the calls are committed.
         if not is_committed or sql.sqlstate(fault) is None or not written.is_answered:
             raise
-        if not faults.report_unmigrated(fault):
+        if not faults.report(fault):
             logger.exception("calls were sent, but no worker was woken; one finds their lanes by the note")
         return written.rows(), []
     return written.rows(), None if woken is None else wake.dispensed(woken)

@@ -24,16 +24,17 @@ from psycopg.generators import send
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from dispatcher.conf import conf, eager_propagates
+from dispatcher.errors import DatabaseNotReady
 from dispatcher.sql import rows
 from dispatcher.sql.errors import DATABASE_ERRORS as DATABASE_ERRORS
-from dispatcher.sql.errors import functions_missing
+from dispatcher.sql.errors import check_kind, named
 from dispatcher.sql.errors import interruption_of as interruption_of
 from dispatcher.sql.errors import is_interruption as is_interruption
 from dispatcher.sql.errors import is_locked as is_locked
 from dispatcher.sql.errors import is_refused as is_refused
 from dispatcher.sql.errors import is_unavailable as is_unavailable
 from dispatcher.sql.errors import sqlstate as sqlstate
-from dispatcher.sql.faults import report_unmigrated
+from dispatcher.sql.faults import report
 from dispatcher.sql.rows import interval as interval
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
@@ -152,8 +153,8 @@ class _Intact:
             return
         if is_unavailable(error) and not is_locked(error) and not self._wrapper.in_atomic_block:
             _discard(self._wrapper)
-        if (missing := functions_missing(error)) is not None:
-            raise missing from error.__cause__
+        if not isinstance(error, DatabaseNotReady) and (found := named(error)) is not None:
+            raise found from error.__cause__
 
 
 def _is_busy(wrapper: BaseDatabaseWrapper, *, in_pipeline: bool) -> bool:
@@ -189,7 +190,7 @@ def after_commit(work: Callable[[], object]) -> None:
                 raise interruption from None
             if eager_propagates():
                 raise
-            if not report_unmigrated(error):
+            if not report(error):
                 logger.exception("work after the commit failed; the next tick does what is left of it")
 
     hooks: list[Callable[[], None]] | None = connection().__dict__.get(_HOOKS)
@@ -468,6 +469,7 @@ def _make_ready(wrapper: BaseDatabaseWrapper) -> None:
 
     One on which a statement of the task's own was broken off is replaced.
     """
+    check_kind(wrapper)
     if not wrapper.in_atomic_block and _is_busy(wrapper, in_pipeline=False):
         _discard(wrapper)
     wrapper.close_if_health_check_failed()

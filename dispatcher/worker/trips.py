@@ -161,7 +161,7 @@ class Trips:
     def _pause_after(self, fault: BaseException, place: Place) -> None:
         if sql.is_unavailable(fault):
             self._lose(place)
-        if not faults.report_unmigrated(fault):
+        if not faults.report(fault):
             logger.warning("worker %s is without its database, again in %.1f s: %s", self.worker, self._pause_s, fault)
         self.session.sleep_for(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -83,10 +83,7 @@ def test_a_call_that_could_not_begin_in_time_goes_back_and_spends_no_attempt() -
 
 
 @pytest.mark.parametrize("limit", ["rate", "throttle"])
-def test_the_first_start_of_a_connection_has_more_time_to_come_which_its_limit_allows_for(
-    limit: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dispatcher.lifecycle.claim._COLD", timedelta(milliseconds=150))
+def test_the_first_start_of_a_connection_has_more_time_to_come_which_its_limit_allows_for(limit: str) -> None:
     key("api", **{limit: (100, 1)})
     with process() as worker:
         for cold in (timedelta(milliseconds=150), timedelta(0)):
