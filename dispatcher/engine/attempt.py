@@ -197,7 +197,7 @@ def ending_of(outcome: run.Outcome, claimed: claim.Claimed) -> Ending:
     """Return the ending of a run; of one that its provider stopped, that its call waits again."""
     match outcome:
         case run.Returned():
-            return ending.completed(outcome.result)
+            return ending.completed(outcome.stored)
         case run.Ignored():
             return ending.completed(None)
         case run.Stopped():

@@ -169,7 +169,7 @@ def end_of(outcome: Outcome, *, attempt: int, policy: Mapping[str, Any] | None) 
     """Return how an attempt ends with this outcome."""
     match outcome:
         case run.Returned():
-            return ending.completed(outcome.result)
+            return ending.completed(outcome.stored)
         case run.Ignored():
             return ending.completed(None)
         case run.Stopped():
