@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from celery import current_app
@@ -14,13 +15,14 @@ from psycopg import IsolationLevel
 
 from dispatcher import sql
 from dispatcher.conf import Conf, conf, out_of_range, read
-from dispatcher.errors import ConfigurationError, PolicyInvalid
+from dispatcher.errors import ConfigurationError, DatabaseNotReady, PolicyInvalid
 from dispatcher.extension import HTTP_MISSING, registered
 from dispatcher.lanes.mixture import check_declared
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue, Queue
 from dispatcher.sql import functions
+from dispatcher.sql.errors import NotPostgreSQL, check_kind, read_only
 from dispatcher.states import Delivery
 from dispatcher.validate import key_name
 
@@ -30,6 +32,14 @@ _LOOKS = 5
 """How often each of two clients asks which process of the server it has."""
 _NAMED = 5
 """How many queues an error names."""
+_READ_ONLY = ("default_transaction_read_only", "in_hot_standby")
+"""What a server reports of itself with each connection."""
+_POOL_SIZE = 4
+"""How many connections a pool has by psycopg_pool's default."""
+_OWN_CONNECTIONS = 4
+"""How many threads of a worker's main process query at once, beside its tasks."""
+_ONE_PROCESS = {"threads", "gevent", "eventlet"}
+"""Pools of workers whose tasks share one process, and so its connections."""
 _PICKLE = {"pickle", "application/x-python-serialize"}
 
 
@@ -81,11 +91,11 @@ def check_installed(**_: Any) -> list[checks.CheckMessage]:
     if alias not in connections:
         message = f"DISPATCHER['database'] is {alias!r}, which is not in DATABASES."
         return [*found, checks.Error(message, hint=f"Use one of {', '.join(connections)}.", id="dispatcher.E002")]
-    if (vendor := connections[alias].vendor) != "postgresql":
-        message = f"The database {alias!r} is {vendor}; the dispatcher needs PostgreSQL 14 or newer."
-        hint = "Its limits rest on FOR UPDATE SKIP LOCKED. Set DISPATCHER['database'] to a PostgreSQL database."
-        found.append(checks.Error(message, hint=hint, id="dispatcher.E007"))
-    elif connections[alias].settings_dict["OPTIONS"].get("isolation_level") not in _READ_COMMITTED:
+    try:
+        check_kind(connections[alias])
+    except NotPostgreSQL as error:
+        found.append(_error(error, "dispatcher.E007"))
+    if connections[alias].settings_dict["OPTIONS"].get("isolation_level") not in _READ_COMMITTED:
         message = f"DATABASES[{alias!r}] has another isolation level than READ COMMITTED."
         hint = "What was waited for must be seen: leave isolation_level out of its OPTIONS."
         found.append(checks.Error(message, hint=hint, id="dispatcher.E009"))
@@ -104,17 +114,18 @@ def check_installed(**_: Any) -> list[checks.CheckMessage]:
 
 @checks.register("dispatcher")
 def check_network(**_: Any) -> list[checks.CheckMessage]:
-    """Check the connections: W011 Redis, W012 RabbitMQ, W013 the database may block for ever, W015 none is kept.
+    """Check the connections: E018 a library is missing, W013 the database may block for ever, W015 none is kept.
 
-    And W016, a broker that no other process reaches.
+    And W020, a pool that is too small. Of a broker that delivers calls: W011 Redis, W012 RabbitMQ, and W016, one that
+    no other process reaches.
     """
-    return [*_broker_timeouts(), *_broker_in_memory(), *_database_timeouts(), *_closed_connections()]
+    return [*_broker_faults(), *_database_timeouts(), *_pool(), *_closed_connections()]
 
 
 # Not under the tag "dispatcher": Django 6.1 runs the database checks of a tag on all databases, and so would connect.
 @checks.register(checks.Tags.database)
 def check_server(databases: Sequence[str] | None = None, **_: Any) -> list[checks.CheckMessage]:
-    """Check the server: E008 it is older than PostgreSQL 14, E017 queues, W014 a transaction pooler, W017 functions.
+    """Check the server: E008 older than PostgreSQL 14, E019 read-only, E017 queues, W014 a pooler, W017 functions.
 
     Runs with `check --database` and with migrate, which an error would stop.
     """
@@ -127,6 +138,8 @@ def check_server(databases: Sequence[str] | None = None, **_: Any) -> list[check
     if version < _POSTGRESQL_14:
         hint = "Upgrade the server to PostgreSQL 14 or newer."
         return [checks.Error(f"PostgreSQL is version {version}.", hint=hint, id="dispatcher.E008")]
+    if "on" in map(connection.connection.info.parameter_status, _READ_ONLY):
+        return [_error(read_only(alias, "it is a standby, or default_transaction_read_only is on."), "dispatcher.E019")]
     has_tables = CallQueue._meta.db_table in connection.introspection.table_names()
     found = [*_stored_over_http(connection), *_missing_functions()] if has_tables else []
     if connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS") or not _shares_servers(connection):
@@ -137,6 +150,11 @@ def check_server(databases: Sequence[str] | None = None, **_: Any) -> list[check
         "cursors belong to one server connection, and the next transaction may get another."
     )
     return [*found, checks.Warning(message, hint=hint, id="dispatcher.W014")]
+
+
+def _error(error: DatabaseNotReady, code: str) -> checks.Error:
+    message, _, remedy = str(error).partition("\n")
+    return checks.Error(message, hint=remedy, id=code)
 
 
 def _settings() -> Conf:
@@ -158,32 +176,33 @@ def _has_plain_entry() -> bool:
 
 
 def _broker() -> tuple[str, str]:
-    """Return the kind and the address of the broker; nothing where tasks run at once, or its library is missing."""
+    """Return the kind and the address of the broker; nothing where tasks run at once."""
     if current_app.conf.task_always_eager:
         return "", ""
+    with current_app.connection_for_write() as broker:
+        return broker.transport.driver_type, broker.hostname or ""
+
+
+def _broker_faults() -> list[checks.CheckMessage]:
+    """Return an error for a broker that can't be used, and what is risky about one that is to deliver calls."""
     try:
-        with current_app.connection_for_write() as broker:
-            return broker.transport.driver_type, broker.hostname or ""
-    except (ImportError, KeyError):
-        # Celery reports it by itself.
-        return "", ""
-
-
-def _broker_in_memory() -> list[checks.CheckMessage]:
+        kind, address = _broker()
+    except Exception as error:  # noqa: BLE001 -- kombu's transports fail in many ways without their libraries
+        name = str(current_app.conf.broker_write_url).partition("://")[0]
+        message = f"The broker of CELERY_BROKER_URL, {name}, can't be used: {error!r}."
+        hint = f'Install what it needs, as pip install "celery[{name}]" does, or correct the URL.'
+        return [checks.Error(message, hint=hint, id="dispatcher.E018")]
     named = [name for name, delivery in _settings().delivery.items() if delivery == Delivery.BROKER]
-    if _broker()[0] != "memory" or not named:
+    if not named:
         return []
-    message = (
-        f"DISPATCHER['delivery'] lets the broker deliver {', '.join(map(repr, named))}, but the broker is the memory "
-        "of each process: no worker would get a call."
-    )
-    hint = 'Set CELERY_BROKER_URL to a broker, or the delivery to "direct".'
-    return [checks.Warning(message, hint=hint, id="dispatcher.W016")]
-
-
-def _broker_timeouts() -> list[checks.CheckMessage]:
     options = current_app.conf.broker_transport_options
-    kind, address = _broker()
+    if kind == "memory":
+        message = (
+            f"DISPATCHER['delivery'] lets the broker deliver {', '.join(map(repr, named))}, but the broker is the "
+            "memory of each process: no worker would get a call."
+        )
+        hint = 'Set CELERY_BROKER_URL to a broker, or the delivery to "direct".'
+        return [checks.Warning(message, hint=hint, id="dispatcher.W016")]
     if kind == "redis" and not address.startswith("socket"):
         missing = [name for name in ("socket_timeout", "socket_connect_timeout") if not options.get(name)]
         what, code = "A Redis that does not answer blocks workers and .delay() for ever", "dispatcher.W011"
@@ -239,6 +258,28 @@ def _closed_connections() -> list[checks.CheckMessage]:
         "gevent, ['OPTIONS']['pool'] = True instead."
     )
     return [checks.Warning(message, hint=hint, id="dispatcher.W015")]
+
+
+def _pool() -> list[checks.CheckMessage]:
+    settings, alias = _database_settings(), _alias()
+    given = settings and settings["OPTIONS"].get("pool")
+    if not given:
+        return []
+    if find_spec("psycopg_pool") is None:
+        message = f"DATABASES[{alias!r}]['OPTIONS'] has a pool, but psycopg_pool is not installed."
+        return [checks.Error(message, hint='Run pip install "psycopg[pool]".', id="dispatcher.E018")]
+    options = given if isinstance(given, dict) else {}
+    size = options.get("max_size") or options.get("min_size", _POOL_SIZE)
+    shared = current_app.conf.worker_concurrency if current_app.conf.worker_pool in _ONE_PROCESS else None
+    needed = _OWN_CONNECTIONS + (shared or 0)
+    if size >= needed:
+        return []
+    message = (
+        f"The pool of DATABASES[{alias!r}] has {size} connections, but a worker needs {needed}: calls and heartbeats "
+        "would wait for each other."
+    )
+    hint = f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{\"max_size\": {needed}}}, or more."
+    return [checks.Warning(message, hint=hint, id="dispatcher.W020")]
 
 
 def _without_http(where: str, queues: Sequence[str]) -> list[checks.CheckMessage]:

@@ -128,23 +128,18 @@ class ConfigurationError(DispatcherError):
     """The DISPATCHER setting holds something unknown or out of range."""
 
 
-class FunctionsMissing(DispatcherError):
-    """The database does not have the functions of this code, or its role may not execute them; nothing was changed.
+class DatabaseNotReady(DispatcherError):
+    """The database can't do what the dispatcher needs until somebody has repaired it; nothing was changed.
 
-    Run `manage.py migrate`, or the GRANT that the message names. Raised as an error of django.db, too: what was asked
-    for can be tried again after that.
+    It is not PostgreSQL, lacks the tables or functions of this code, denies them to its role, takes no writes, or its
+    pool has no connection to spare: the first line says which, the second what to do. Raised as an error of django.db,
+    too: what was asked for can be tried again after that.
     """
 
-    def __init__(self, problem: str, *, database: str, is_denied: bool = False) -> None:
-        """Keep the server's words, and the alias of the database. is_denied: they are there."""
+    def __init__(self, problem: str, remedy: str, *, database: str) -> None:
+        """Keep the alias of the database as a fact."""
         self.database = database
-        option = "" if database == "default" else f" --database {database}"
-        remedy = (
-            "As the role that migrates: GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO the role of this process."
-            if is_denied
-            else f"the functions of this version are not installed. Run manage.py migrate{option}."
-        )
-        super().__init__(f"{problem}: {remedy}")
+        super().__init__(f"{problem}\n{remedy}")
 
 
 class RateLimited(DispatcherError):

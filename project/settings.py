@@ -114,7 +114,6 @@ CELERY_BROKER_TRANSPORT_OPTIONS = (
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_SERIALIZER = "json"
 CELERY_RESULT_SERIALIZER = "json"
-CELERY_TASK_IGNORE_RESULT = True
 CELERY_TIMEZONE = TIME_ZONE
 CELERY_ENABLE_UTC = True
 # What is dispatched should start at once, and not wait behind a long task of the same worker.

@@ -13,7 +13,7 @@ from django.db import connection
 from dispatcher import sql
 from dispatcher.migrations import _functions
 from dispatcher.migrations._functions import InstallFunctions
-from dispatcher.sql import errors, functions
+from dispatcher.sql import functions
 from dispatcher.sql.statements import Statement
 
 _acting: Final = local()
@@ -59,7 +59,6 @@ def install_another(folder: Path, patch: pytest.MonkeyPatch) -> str:
         return replace(found, text=found.text.replace(f"_{functions.version()}", f"_{_version()}"))
 
     patch.setattr(sql, "statement", statement)
-    patch.setattr(errors, "version", _version)
     return version
 
 

@@ -79,15 +79,11 @@ def serve(found: Sequence[Finding]) -> int:
     served = why.count("ready") + sent.serve(
         unplaced=[UUID(each.target) for each, reason in zip(found, why, strict=True) if reason == "unplaced"]
     )
-    lane = key = oversized_key = 0
+    lane = key = 0
     while lane < _END or key < _END:
         stranded = recover.ask_stranded(after_lane=lane, after_key=key).row()
         served += stranded.count
         lane, key = stranded.last_lane or _END, stranded.last_key or _END
-    while oversized_key < _END:
-        released = oversized.release(after=oversized_key)
-        served += released.calls
-        oversized_key = released.last or _END
-    served += schedule.wake_due()
+    served += oversized.release() + schedule.wake_due()
     engine.tick(now=sql.now())
     return served

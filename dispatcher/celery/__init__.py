@@ -16,18 +16,20 @@ from billiard.einfo import ExceptionInfo
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import Signature, Task, signals
 from celery.app.task import Context
+from celery.backends.base import DisabledBackend
 from celery.contrib.django.task import DjangoTask
 from celery.exceptions import Ignore, MaxRetriesExceededError, Retry
 from celery.utils.serialization import raise_with_context
 from celery.worker.request import Request
 from django.db import close_old_connections
+from kombu.exceptions import EncodeError
 
 from dispatcher import api, engine
 from dispatcher.celery import heartbeat, retries, revoke
 from dispatcher.ending import InFlight
 from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
-from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped
+from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped, Unstored
 from dispatcher.messages.tickets import headers_of, ticket_in, uuid_of
 
 logger = logging.getLogger(__name__)
@@ -167,9 +169,13 @@ class DispatchedTask(DjangoTask):
         return super().add_to_chord(sig, lazy)
 
     def _refuse(self, name: str) -> None:
-        """Refuse to publish a task that would start at once and without limits, while its call ends."""
+        """Refuse to publish a task that would start at once and without limits, while its call ends.
+
+        Another attempt would be refused as well.
+        """
         request = self.request
         if ticket_of(request) is not None and not request.called_directly:
+            request.update(is_spent=True)
             raise CallInvalid(
                 name,
                 "a task that was sent with the dispatcher can't use this: the task in its place would start without "
@@ -208,7 +214,7 @@ def _result_of(outcome: Outcome | Refused | None) -> Any:
     """Return or raise what Celery makes the result of."""
     match outcome:
         case Returned():
-            return outcome.result
+            return outcome.value
         case Ignored():
             raise outcome.error
         case Failed(may_retry=True) | Stopped():
@@ -244,6 +250,14 @@ def _run(task: Task, run: Callable[[], Any]) -> Any:
     if (asked := task.request.get("retry_asked")) is not None:
         # self.retry(throw=False): the task went on to its end, and is tried again all the same.
         raise asked
+    if task.ignore_result or task.request.ignore_result:
+        return Unstored(result)
+    if not (task.request.is_eager or isinstance(task.backend, DisabledBackend)):
+        try:
+            task.backend.encode(result)
+        except EncodeError as error:
+            # Celery would make a failure of it once the call has ended well; the task is not to do all of it again.
+            raise RetryAsked(error, None, may_retry=False) from error
     return result
 
 

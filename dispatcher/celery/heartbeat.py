@@ -232,13 +232,13 @@ def try_to(what: str, work: Callable[[], object]) -> bool:
         close_old_connections()
         work()
     except sql.DATABASE_ERRORS as fault:
-        if faults.report_unmigrated(fault):
-            return False
         if sql.is_unavailable(fault):
             # It may lead to a server that is read-only by now.
             sql.discard_connection()
-        # What a worker holds is believed for several heartbeats, and recovered after that.
-        logger.warning("worker %s could not %s", Identity.name, what, exc_info=True)
+        if not faults.report(fault):
+            # What a worker holds is believed for several heartbeats, and recovered after that.
+            words = faults.in_words(fault)
+            logger.warning("worker %s could not %s: %s", Identity.name, what, words or fault, exc_info=words is None)
         return False
     except Exception:
         # A worker that stopped its heartbeats would lose all calls that it runs.

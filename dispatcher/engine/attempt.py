@@ -166,7 +166,8 @@ class Attempt:
 
 def claim_or_wait(call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None) -> Claimed | Refused:
     """Claim a call under this id; where the database is unavailable, for as long as `patience` lasts."""
-    first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker)
+    delay = claim.slack(is_cold=not sql.has_run("claim_call"))
+    first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker, delay=delay)
     return retry_while_unavailable(partial(_claim_unchecked, first), again=first)
 
 
@@ -193,7 +194,7 @@ def retry_while_unavailable(
             is_locked = sql.is_locked(fault)
             if sql.in_transaction() or not may_pass(fault) or (monotonic() + pause > until and not is_locked):
                 raise
-            if not is_locked and not faults.report_unmigrated(fault):
+            if not is_locked and not faults.report(fault):
                 logger.warning("the database is unavailable, trying again in %.1f s: %s", pause, fault)
         if not is_locked:
             sql.discard_connection()

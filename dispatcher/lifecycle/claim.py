@@ -93,6 +93,8 @@ _EASE = 0.98
 """What is kept of the slack of a process with each start that it keeps."""
 _LATE = timedelta(milliseconds=2)
 """How late a throttled call may start at first."""
+_COLD = timedelta(milliseconds=150)
+"""How much longer the first start of a connection takes at the most: the server plans its statements then."""
 LOCK_WAIT: Final = timedelta(milliseconds=500)
 """For how long a claim tries to get a row that is locked, 20 ms each time: longer than trips hold a busy key."""
 _BEYOND = timedelta(milliseconds=100)
@@ -100,15 +102,20 @@ _BEYOND = timedelta(milliseconds=100)
 
 
 def claim(
-    call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None, worker: UUID | None = None
+    call_id: UUID,
+    ticket: UUID,
+    *,
+    claim_id: UUID | None = None,
+    worker: UUID | None = None,
+    delay: timedelta = timedelta(0),
 ) -> Claimed | Refused:
     """Claim a call for its ticket; a refusal changes nothing.
 
-    claim_id: the claim's own; one whose answer was lost gets its start again. worker: who claims. A start beyond the
-    horizon is not granted: a process of the pool never sleeps for longer.
+    claim_id: the claim's own; one whose answer was lost gets its start again, with the same delay. worker: who claims.
+    delay: see `slack`. A start beyond the horizon is not granted: a process of the pool never sleeps for longer.
     """
-    taker, claim_id = Taker(worker=worker, delay=_Pace.slack), claim_id or uuid4()
-    return _claim(call_id, ticket, claim_id, taker, conf().horizon + tuning(taker)["lead"] + _BEYOND)
+    taker = Taker(worker=worker, delay=delay)
+    return _claim(call_id, ticket, claim_id or uuid4(), taker, conf().horizon + tuning(taker)["lead"] + _BEYOND)
 
 
 def restore(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None) -> Claimed | None:
@@ -186,9 +193,12 @@ def monotonic_of(at: datetime) -> float:
 # Starts that are kept
 
 
-def slack() -> timedelta:
-    """Return how much later than asked this process begins, at the most: a taker's `delay`."""
-    return _Pace.slack
+def slack(*, is_cold: bool = False) -> timedelta:
+    """Return how much later than asked this process begins, at the most: a taker's `delay`.
+
+    is_cold: by a connection that has started nothing yet.
+    """
+    return _Pace.slack + _COLD if is_cold else _Pace.slack
 
 
 def is_in_time(claimed: Claimed) -> bool:

@@ -22,11 +22,28 @@ SHORTEST_STOP = timedelta(seconds=1)
 """The least that a stop puts off, whatever was said: it spends no attempt, so without a wait it would never end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unstored:
+    """What a task returned that ignores its results: Celery's signals and links have it, the call's row has not."""
+
+    value: Any
+
+
 @dataclass(frozen=True, kw_only=True)
 class Returned:
     """The task returned a result."""
 
     result: Any
+
+    @property
+    def value(self) -> Any:
+        """What the task returned."""
+        return self.result.value if isinstance(self.result, Unstored) else self.result
+
+    @property
+    def stored(self) -> Any:
+        """What the call's row keeps of it."""
+        return None if isinstance(self.result, Unstored) else self.result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +133,7 @@ def ending_of(outcome: Outcome, *, attempt: int, policy: Mapping[str, Any] | Non
     """Return how an attempt ends with this outcome. policy: the call's own retry policy."""
     match outcome:
         case Returned():
-            return ending.completed(outcome.result)
+            return ending.completed(outcome.stored)
         case Ignored():
             return ending.completed(None)
         case Stopped():

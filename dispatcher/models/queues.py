@@ -1,12 +1,13 @@
 """Models of queues: who serves each, and how many calls may wait."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from dispatcher import validate
 from dispatcher.limits.turns import MOST_WEIGHT
 from dispatcher.models.record import Record
 from dispatcher.states import Delivery, OnFull
@@ -69,3 +70,8 @@ class Queue(Record):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Write it. Raises CallInvalid for a weight that would have no effect."""
+        validate.queue_weight(self.weight, self.delivery)
+        super().save(*args, **kwargs)

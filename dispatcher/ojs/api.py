@@ -193,7 +193,7 @@ def _problem_of(request: HttpRequest, error: Exception) -> Problem:  # noqa: PLR
 
 def _unavailable(error: Exception) -> Problem:
     """Return the response while the database is unavailable, or lacks the functions of this code."""
-    if not faults.report_unmigrated(error):
+    if not faults.report(error):
         logger.warning("the database is unavailable: %s", error)
     message, headers = "The database is unavailable.", {"Retry-After": _RETRY_AFTER}
     return Problem(503, "backend_error", message, is_retryable=True, headers=headers)

@@ -1,8 +1,11 @@
 """The app: what it registers at the start."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 from django.apps import AppConfig
+
+from dispatcher.errors import ConfigurationError
 
 
 class OjsConfig(AppConfig):
@@ -14,7 +17,14 @@ class OjsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register its statements, its part in the engine's steps, its checks and its tasks."""
+        """Register its statements, its part in the engine's steps, its checks and its tasks.
+
+        Raises ConfigurationError without the libraries of the extra `http`.
+        """
+        if missing := [name for name in ("ninja", "requests") if find_spec(name) is None]:
+            extra = 'which the extra http installs: pip install "django-callqueue[http]".'
+            message = f"dispatcher.ojs needs {' and '.join(missing)}, {extra}"
+            raise ConfigurationError(message)
         from dispatcher import extension  # noqa: PLC0415 -- models must be loaded first
         from dispatcher.ojs import checks, tasks  # noqa: F401, PLC0415 -- models must be loaded first
         from dispatcher.ojs.extension import OpenJobSpec  # noqa: PLC0415 -- models must be loaded first

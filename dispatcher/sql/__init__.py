@@ -39,7 +39,7 @@ from dispatcher.sql.errors import is_locked as is_locked
 from dispatcher.sql.errors import is_refused as is_refused
 from dispatcher.sql.errors import is_unavailable as is_unavailable
 from dispatcher.sql.errors import sqlstate as sqlstate
-from dispatcher.sql.faults import report_unmigrated
+from dispatcher.sql.faults import report
 from dispatcher.sql.rows import interval as interval
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
@@ -91,7 +91,7 @@ def after_commit(work: Callable[[], object]) -> None:
                 raise interruption from None
             if eager_propagates():
                 raise
-            if not report_unmigrated(error):
+            if not report(error):
                 logger.exception("work after the commit failed; the next tick does what is left of it")
 
     if connection().in_atomic_block or not in_transaction():
@@ -207,6 +207,12 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
         values = [params[parameter] for parameter in wanted.parameters]
         cursor.execute(wanted.text, values, prepare=prepares(wrapper))
         return Asked(cursor, wrapper)
+
+
+def has_run(name: str) -> bool:
+    """Return whether this thread's connection has run `name`.sql: the server plans on each connection by itself."""
+    raw = connection().connection
+    return raw is not None and any(name == known for known, _ in _cursors.get(raw, ()))
 
 
 def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:

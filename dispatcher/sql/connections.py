@@ -12,7 +12,15 @@ from psycopg.errors import Diagnostic
 from psycopg.pq import PipelineStatus, TransactionStatus
 
 from dispatcher.conf import conf
-from dispatcher.sql.errors import DATABASE_ERRORS, functions_missing, is_interruption, is_locked, is_unavailable
+from dispatcher.errors import DatabaseNotReady
+from dispatcher.sql.errors import (
+    DATABASE_ERRORS,
+    check_kind,
+    is_interruption,
+    is_locked,
+    is_unavailable,
+    named,
+)
 
 _BUSY: Final = (TransactionStatus.ACTIVE, TransactionStatus.UNKNOWN)
 
@@ -98,8 +106,8 @@ class Intact:
             return
         if is_unavailable(error) and not is_locked(error) and not self._wrapper.in_atomic_block:
             discard(self._wrapper)
-        if (missing := functions_missing(error)) is not None:
-            raise missing from error.__cause__
+        if not isinstance(error, DatabaseNotReady) and (found := named(error)) is not None:
+            raise found from error.__cause__
 
 
 def is_busy(wrapper: BaseDatabaseWrapper, *, in_pipeline: bool) -> bool:
@@ -174,6 +182,7 @@ def make_ready(wrapper: BaseDatabaseWrapper) -> None:
 
     One on which a statement of the task's own was broken off is replaced.
     """
+    check_kind(wrapper)
     if not wrapper.in_atomic_block and is_busy(wrapper, in_pipeline=False):
         discard(wrapper)
     wrapper.close_if_health_check_failed()

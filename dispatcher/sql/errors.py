@@ -14,10 +14,10 @@ from django.db import (
     OperationalError,
     ProgrammingError,
 )
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from dispatcher.conf import conf
-from dispatcher.errors import FunctionsMissing
-from dispatcher.sql.functions import version
+from dispatcher.errors import DatabaseNotReady
 
 DATABASE_ERRORS: Final = (DatabaseError, InterfaceError)
 """Every error that Django raises for a database."""
@@ -35,8 +35,14 @@ _UNAVAILABLE_STATES: Final = frozenset(
     }
 )
 _DENIED: Final = "42501"
-_UNDEFINED: Final = frozenset({"42704", "42883", _DENIED})
-"""SQLSTATE of a type and a function that do not exist, and of one that the role may not execute."""
+_READ_ONLY: Final = "25006"
+_NO_COLUMN: Final = "42703"
+_MISSING: Final = frozenset({"42P01", "42704", "42883", _NO_COLUMN})
+"""SQLSTATE of a table, a type, a function and a column that do not exist."""
+_OURS: Final = "dispatcher_"
+_OF_A_POOL: Final = frozenset({"PoolTimeout", "TooManyRequests"})
+"""Errors of psycopg_pool, which need not be installed."""
+_LONGEST: Final = 300
 _REFUSED_CLASSES: Final = frozenset({"20", "21", "22", "23", "42", "44", "54"})
 """SQLSTATE classes of a statement, or of its data, that the server will never accept."""
 
@@ -45,10 +51,10 @@ def is_unavailable(error: BaseException) -> bool:
     """Return whether the same statement may succeed on another connection, or a little later.
 
     The SQLSTATE decides; without one the error is the client's own: the connection is gone, or could not be made. What
-    calls functions that are not there succeeds when the database has been migrated.
+    needs tables or functions that are not there succeeds when the database has been migrated.
     """
-    if isinstance(error, FunctionsMissing):
-        return True
+    if isinstance(error, DatabaseNotReady):
+        return not isinstance(error, NotPostgreSQL)
     state = sqlstate(error)
     if state is None:
         return isinstance(error, OperationalError | InterfaceError | InternalError)
@@ -72,16 +78,71 @@ def is_refused(error: BaseException) -> bool:
     return state[:2] in _REFUSED_CLASSES
 
 
-class _FunctionsMissing(FunctionsMissing, ProgrammingError):
-    """What a statement raises for it, so that code that catches errors of a database catches this one."""
+class NotPostgreSQL(DatabaseNotReady, NotSupportedError):
+    """The dispatcher's database is of another kind."""
 
 
-def functions_missing(error: BaseException) -> FunctionsMissing | None:
-    """Return what to raise in place of an error that says that a function of this version can't be called."""
-    words, state = str(error).partition("\n")[0], sqlstate(error)
-    if isinstance(error, FunctionsMissing) or state not in _UNDEFINED or f"_{version()}" not in words:
-        return None
-    return _FunctionsMissing(words, database=conf().database, is_denied=state == _DENIED)
+class NotMigrated(DatabaseNotReady, ProgrammingError):
+    """Tables or functions of this code are missing."""
+
+
+class NotGranted(DatabaseNotReady, ProgrammingError):
+    """The role may not use them."""
+
+
+class ReadOnly(DatabaseNotReady, InternalError):
+    """The server, or the transaction, takes no writes."""
+
+
+class PoolEmpty(DatabaseNotReady, OperationalError):
+    """The pool of this process gave no connection in time."""
+
+
+def check_kind(database: BaseDatabaseWrapper) -> None:
+    """Raise NotPostgreSQL for a database of another kind."""
+    if database.vendor != "postgresql":
+        problem = f"The database {database.alias!r} is {database.vendor}; the dispatcher needs PostgreSQL 14 or newer."
+        remedy = "Its limits rest on FOR UPDATE SKIP LOCKED. Set DISPATCHER['database'] to a PostgreSQL database."
+        raise NotPostgreSQL(problem, remedy, database=database.alias)
+
+
+def named(error: BaseException) -> DatabaseNotReady | None:
+    """Return what to raise in place of an error that somebody must repair, with the remedy; None for any other."""
+    if isinstance(error, DatabaseNotReady):
+        return error
+    alias, words, state = conf().database, brief(error), sqlstate(error)
+    if state in _MISSING and (_OURS in words or state == _NO_COLUMN):
+        problem = f"The tables or functions of the dispatcher are missing, or older than its code: {words}"
+        option = "" if alias == "default" else f" --database {alias}"
+        return NotMigrated(problem, f"Run: python manage.py migrate{option}", database=alias)
+    if state == _DENIED and _OURS in words:
+        what = "EXECUTE ON ALL FUNCTIONS" if "function" in words else "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
+        remedy = f"As the role that migrates: GRANT {what} IN SCHEMA public TO the role of this process."
+        return NotGranted(f"The role of the database {alias!r} lacks a grant: {words}", remedy, database=alias)
+    if state == _READ_ONLY:
+        return read_only(alias, words)
+    if type(error.__cause__).__name__ in _OF_A_POOL:
+        remedy = (
+            f"If the server is up, give DATABASES[{alias!r}]['OPTIONS']['pool'] a larger max_size: each thread or "
+            "greenlet of a process that queries needs a connection, and a worker four more."
+        )
+        problem = f"The pool of the database {alias!r} gave no connection: {words}"
+        return PoolEmpty(problem, remedy, database=alias)
+    return None
+
+
+def read_only(alias: str, words: str) -> DatabaseNotReady:
+    """Return the error that a database takes no writes."""
+    remedy = (
+        f"Let DATABASES[{alias!r}] lead to the primary server, without default_transaction_read_only, and write "
+        "outside of read-only transactions."
+    )
+    return ReadOnly(f"The database {alias!r} takes no writes: {words}", remedy, database=alias)
+
+
+def brief(error: BaseException) -> str:
+    """Return the first line of a message."""
+    return str(error).strip().partition("\n")[0][:_LONGEST]
 
 
 def sqlstate(error: BaseException) -> str | None:

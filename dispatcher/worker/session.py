@@ -4,6 +4,7 @@ import os
 import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from time import monotonic
 from typing import Final
 from uuid import UUID
@@ -32,6 +33,7 @@ class Session:
         self.is_marked = False
         """Whether the process may be marked as idle."""
         self._is_woken = False
+        self._is_cold = True
         self._read, self._write = os.pipe()
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
@@ -55,6 +57,7 @@ class Session:
             wake.serve(self.process, self.worker, queues)
             claim.sample()
         self._opened, self.is_marked, self._is_woken = self._wrapper.connection, False, False
+        self._is_cold = True
 
     def drop(self) -> None:
         """Close after a failure."""
@@ -81,6 +84,11 @@ class Session:
         return self._opened is not None and self._wrapper.connection is self._opened
 
     @property
+    def delay(self) -> timedelta:
+        """How much later than its start a call may come here: see `Taker.delay`."""
+        return claim.slack(is_cold=self._is_cold)
+
+    @property
     def may_rest(self) -> bool:
         """Whether senders can wake this process."""
         return self._descriptor is not None
@@ -91,7 +99,7 @@ class Session:
 
     def note_start(self) -> bool:
         """Note that a trip has started calls: it is not idle. Return whether it was woken meanwhile."""
-        self.is_marked, self._poll_s = False, _FIRST_POLL_S
+        self.is_marked, self._is_cold, self._poll_s = False, False, _FIRST_POLL_S
         return self.take_woken()
 
     def interrupt(self) -> None:

@@ -7,6 +7,7 @@ and sleeps on the process's only connection, for all of them.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from threading import Condition
 from time import monotonic, sleep
 from typing import Final
@@ -166,7 +167,7 @@ class Trips:
     def _pause_after(self, fault: BaseException, place: Place) -> None:
         if sql.is_unavailable(fault):
             self._lose(place)
-        if not faults.report_unmigrated(fault):
+        if not faults.report(fault):
             logger.warning("worker %s is without its database, again in %.1f s: %s", self.worker, self._pause_s, fault)
         self.session.sleep_for(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
@@ -199,7 +200,7 @@ class Trips:
             process=session.process,
             queues=[*queues],
             tasks=self.tasks,
-            delay=claim.slack(),
+            delay=session.delay,
             turns=self._turns,
             notes=self._notes,
         )
@@ -212,7 +213,7 @@ class Trips:
                     room=room,
                     is_marked=is_marked,
                     may_rest=may_rest,
-                    begin=lambda taken: self._begin(taken, waiters, ends),
+                    begin=lambda taken: self._begin(taken, waiters, ends, taker.delay),
                     report=leader.reports.append,
                 )
         except BaseException as fault:
@@ -235,10 +236,11 @@ class Trips:
         if room or self.ends.next_at:
             self._rest(taken, may_sleep=may_sleep, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
 
-    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]]) -> None:
+    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]], delay: timedelta) -> None:
         """Give what has started to the loops that wait, each as much as it has room for, and note it."""
         self.ends.settle(ends, taken.locked)
-        runs = [Run(start=start, slack=claim.slack()) for start in taken.starts]
+        # Under a throttle the delay lies before the start, and the next one is not moved.
+        runs = [Run(start=start, slack=claim.slack() if start.is_paced else delay) for start in taken.starts]
         with self._changed:
             while runs:
                 for waiter in waiters:

@@ -1,7 +1,10 @@
 """System checks: each id is there when something is wrong, and silent when it is right."""
 
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 from unittest.mock import Mock, patch
 
@@ -11,8 +14,10 @@ from django.apps import apps
 from django.core import checks
 from django.core.management import call_command
 from django.db import connection, connections
+from kombu import transport
 from psycopg import IsolationLevel
 
+from dispatcher import checks as checks_of_app
 from dispatcher.conf import settable
 from project.celery import app as project_app
 
@@ -295,6 +300,7 @@ def test_a_connection_that_is_closed_after_each_request_is_w015(
     monkeypatch.setitem(
         connection.settings_dict, "OPTIONS", {"connect_timeout": 5, "tcp_user_timeout": 9000, **options}
     )
+    monkeypatch.setattr(checks_of_app, "find_spec", lambda _: "installed")
     assert ids() == ([] if is_kept else ["dispatcher.W015"])
     assert all("CONN_HEALTH_CHECKS" in (message.hint or "") for message in found())
 
@@ -323,10 +329,13 @@ RABBITMQ = ("amqp://localhost//", "amqps://localhost//", "amqp://one//;amqp://tw
         *((url, {"confirm_publish": True}, None, "") for url in RABBITMQ),
     ],
 )
-def test_a_broker_that_may_block_for_ever_or_does_not_confirm_is_warned_of(
-    broker: Callable[..., None], url: str, options: dict[str, Any], warned: str | None, words: str
+def test_a_broker_that_delivers_and_may_block_for_ever_or_does_not_confirm_is_warned_of(
+    broker: Callable[..., None], settings: Any, url: str, options: dict[str, Any], *, warned: str | None, words: str
 ) -> None:
     broker(url, **options)
+    settings.DISPATCHER = {"delivery": {"reports*": "direct"}}
+    assert found() == [], "no call uses it"
+    settings.DISPATCHER = {"delivery": {"reports*": "broker"}}
     messages = found()
     assert [(each.id, each.level) for each in messages] == (
         [(f"dispatcher.{warned}", checks.WARNING)] if warned else []
@@ -348,6 +357,54 @@ def test_a_broker_in_memory_that_is_to_deliver_calls_is_w016(broker: Callable[..
     broker("redis://localhost:6379/0")
     current_app.conf.task_always_eager = True
     assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("module", "url", "words"),
+    [
+        ("packaging.version", "redis://localhost:6379/0", 'pip install "celery[redis]"'),
+        ("", "carrier-pigeon://localhost", "No such transport: carrier-pigeon"),
+    ],
+)
+def test_a_broker_whose_library_is_missing_or_that_does_not_exist_is_e018(
+    broker: Callable[..., None], module: str, url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_transport_cache", {})
+    monkeypatch.delitem(sys.modules, "kombu.transport.redis", raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    broker(url)
+    (message,) = found()
+    assert (message.id, words in f"{message.msg} {message.hint}") == ("dispatcher.E018", True)
+
+
+# A pool of connections that is not installed (E018), or too small (W020)
+
+
+@pytest.mark.parametrize(
+    ("pool", "workers", "needed"),
+    [
+        (True, {}, None),
+        ({"min_size": 1, "max_size": 3}, {}, 4),
+        ({"min_size": 2}, {}, 4),
+        (True, {"worker_pool": "prefork", "worker_concurrency": 20}, None),
+        (True, {"worker_pool": "threads", "worker_concurrency": 20}, 24),
+        ({"max_size": 24}, {"worker_pool": "gevent", "worker_concurrency": 20}, None),
+    ],
+    ids=str,
+)
+def test_a_pool_that_is_too_small_for_a_worker_is_w020_and_one_that_is_not_installed_e018(
+    pool: Any, workers: dict[str, Any], needed: int | None, become: Callable[..., Celery], monkeypatch: Any
+) -> None:
+    become(**workers)
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "pool", pool)
+    monkeypatch.setitem(sys.modules, "psycopg_pool", None)
+    (message,) = found()
+    assert (message.id, 'pip install "psycopg[pool]"' in str(message.hint)) == ("dispatcher.E018", True)
+    installed = ModuleType("psycopg_pool")
+    installed.__spec__ = ModuleSpec("psycopg_pool", None)
+    monkeypatch.setitem(sys.modules, "psycopg_pool", installed)
+    assert ids() == ([] if needed is None else ["dispatcher.W020"])
+    assert all(f'"max_size": {needed}' in str(message.hint) for message in found())
 
 
 @pytest.mark.parametrize(

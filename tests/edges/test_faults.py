@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,12 +12,15 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from django.core import checks
 from django.core.management import call_command, get_commands
-from django.db import connection
+from django.db import InternalError, OperationalError, connection, transaction
 from psycopg import sql as pg
 
+from dispatcher import sql
 from dispatcher.celery import heartbeat
-from dispatcher.models import RateLimitKey
+from dispatcher.errors import DatabaseNotReady
+from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.sql import faults
 from project.processes import free_port
 from project.services import Services, create_database
@@ -81,6 +85,76 @@ def test_a_database_that_is_down_or_lacks_migrations_gives_two_lines(name: str, 
         assert (code, len(lines)) == (FAILURES[name], 2), lines
         assert lines[0].startswith(f"CommandError: {begin}")
         assert lines[1].startswith(remedy)
+
+
+def last_lines(*lines: str, url: str) -> list[str]:
+    """Run code in the project on a database, and return the last two lines of its traceback."""
+    code = "\n".join(["import django", "from django.conf import settings", *lines])
+    env = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "project.settings", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    return done.stderr.strip().splitlines()[-2:]
+
+
+SQLITE = "settings.DATABASES['default'] = {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}"
+SEND = ("django.setup()", "from dispatcher.models import CallQueue", "CallQueue.objects.send('dispatcher.tick')")
+
+
+def test_a_send_to_a_database_that_is_not_ready_names_the_fault_and_the_remedy(empty: str) -> None:
+    problem, remedy = last_lines(*SEND, url=empty)
+    assert problem.startswith(
+        "dispatcher.sql.errors.NotMigrated: The tables or functions of the dispatcher are missing, or older than its "
+    )
+    assert remedy == "Run: python manage.py migrate"
+    problem, remedy = last_lines(SQLITE, *SEND, url=empty)
+    assert problem == (
+        "dispatcher.sql.errors.NotPostgreSQL: The database 'default' is sqlite; the dispatcher needs PostgreSQL 14 or "
+        "newer."
+    )
+    assert remedy.endswith("Set DISPATCHER['database'] to a PostgreSQL database.")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("block", [nullcontext, transaction.atomic])
+def test_a_send_to_a_database_that_takes_no_writes_names_the_remedy(
+    block: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        connection.close()
+        patch.setitem(connection.settings_dict["OPTIONS"], "options", "-c default_transaction_read_only=on")
+        with pytest.raises(DatabaseNotReady, match=r"'default' takes no writes") as raised, block():
+            CallQueue.objects.send("noop")
+        (found,) = checks.run_checks(tags=["database"], databases=["default"])
+        connection.close()
+    assert isinstance(raised.value, InternalError)
+    assert sql.is_unavailable(raised.value)
+    problem, remedy = str(raised.value).splitlines()
+    assert problem.endswith("cannot execute INSERT in a read-only transaction")
+    assert (found.id, found.hint) == ("dispatcher.E019", remedy)
+    assert "primary server" in remedy
+
+
+class PoolTimeout(psycopg.OperationalError):
+    """That of psycopg_pool, which need not be installed."""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_pool_that_gives_no_connection_is_named_by_a_send_and_by_a_worker_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def get_new_connection(_: object) -> None:
+        raise PoolTimeout("no connection after 30.00 sec")  # noqa: TRY003 -- its words
+
+    connection.close()
+    monkeypatch.setattr(connection, "get_new_connection", get_new_connection)
+    monkeypatch.setattr(faults, "_reported", {})
+    with pytest.raises(DatabaseNotReady, match=r"gave no connection: .*\n.*larger max_size") as raised:
+        CallQueue.objects.send("noop")
+    assert isinstance(raised.value, OperationalError)
+    for _ in range(2):
+        heartbeat.in_background("send its heartbeat", sql.now)
+    (record,) = [record for record in caplog.records if record.name.startswith("dispatcher")]
+    assert "larger max_size" in record.getMessage()
+    assert record.exc_info is None
 
 
 @pytest.mark.django_db(transaction=True)

@@ -72,6 +72,18 @@ def test_to_use_the_app_without_installing_it_is_refused() -> None:
     assert REMEDY in done.stderr
 
 
+@pytest.mark.ojs
+@pytest.mark.parametrize("name", ["ninja", "requests"])
+def test_the_app_without_the_libraries_of_its_extra_names_the_extra(name: str) -> None:
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.settings", "PYTHONPATH": str(ROOT)}
+    code = f"import sys; sys.modules[{name!r}] = None; import django; django.setup()"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        f"dispatcher.errors.ConfigurationError: dispatcher.ojs needs {name}, which the extra http installs: "
+        'pip install "django-callqueue[http]".'
+    )
+
+
 @pytest.mark.usefixtures("_without")
 def test_delivery_over_http_is_refused_in_the_settings(settings: Any) -> None:
     settings.DISPATCHER = {"delivery": {"mail*": "http"}}

@@ -153,6 +153,7 @@ def site(
 def test_the_five_steps_of_the_readme_lead_to_a_call_that_has_run(site: Site) -> None:
     assert "202" in site.shell(PAY)
     assert "completed order 7 is paid" in site.shell(END)
+    assert " 1/100 in 1m " in site.run("python", "manage.py", "rate_limit_status")
     assert site.delivery in site.shell(DELIVERY)
 
 

@@ -38,7 +38,7 @@ class Broker:
 def make_app(name: str, *, broker: str = "memory://", backend: str | None = None, **options: Any) -> Celery:
     """Make a Celery app; CELERY_BROKER_URL in the environment does not overrule its broker."""
     made = Celery(name, backend=backend, task_cls="dispatcher.celery:DispatchedTask")
-    made.conf.update(broker_read_url=broker, broker_write_url=broker, task_ignore_result=True, **options)
+    made.conf.update(broker_read_url=broker, broker_write_url=broker, **options)
     return made
 
 

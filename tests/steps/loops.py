@@ -34,8 +34,12 @@ class Process:
 
     def begun(self) -> UUID:
         """Wait until another call runs, and return it."""
+        return self.next_run().start.call.id
+
+    def next_run(self) -> Run:
+        """Wait until another call runs, and return its run."""
         self._runs.append(self._begun.get(timeout=DEADLINE))
-        return self._runs[-1].start.call.id
+        return self._runs[-1]
 
     def end(self, result: Any = None, *, by: call.End | None = None) -> None:
         """End the call that has run for longest."""

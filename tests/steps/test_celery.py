@@ -5,16 +5,20 @@ import pickle
 import pytest
 import requests
 from billiard.einfo import ExceptionInfo
+from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from dispatcher import api, engine
 from dispatcher.celery import DispatchedRequest, unknown
+from dispatcher.ending import completed
 from dispatcher.errors import RateLimited
+from dispatcher.lifecycle.run import Returned, Unstored
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
+from dispatcher.worker.call import end_of
 from tests.builders import committed, key, seen, states, ticket_of
-from tests.steps.conftest import Broker
+from tests.steps.conftest import Broker, make_app
 from tests.steps.sample_tasks import (
     Behaviour,
     behaviours,
@@ -93,6 +97,38 @@ def test_a_dispatched_task_is_claimed_run_and_finished() -> None:
     stored = seen(call)
     assert (stored.state, stored.attempt, stored.result) == (State.COMPLETED, 1, "done")
     assert not Slot.objects.exists()
+
+
+@pytest.mark.parametrize(("of_task", "of_call"), [(True, None), (False, True), (True, False)])
+def test_the_row_keeps_no_result_that_task_or_call_ignores_and_celery_has_it(
+    *, of_task: bool, of_call: bool | None
+) -> None:
+    @make_app("ignoring").task(name="tests.ignoring", ignore_result=of_task, shared=False)
+    def ignoring() -> str:
+        return "secret"
+
+    of_request = {} if of_call is None else {"ignore_result": of_call}
+    call = sent(ignoring.s().set(**of_request))
+    headers = {TICKET_HEADER: str(ticket_of(call))}
+    assert ignoring.apply(task_id=str(call.id), headers=headers, **of_request).result == "secret"
+    assert (seen(call).state, seen(call).result) == (State.COMPLETED, None)
+    assert end_of(Returned(result=Unstored("secret")), attempt=1, policy=None) == completed(None)
+
+
+def test_a_result_that_the_backend_can_not_store_fails_the_call_as_it_fails_celerys_task() -> None:
+    made = make_app("encoding", backend="cache+memory://")
+
+    @made.task(name="tests.encoding", bind=True, shared=False)
+    def encoding(self: Task) -> object:
+        self.request.update(is_eager=False)
+        ran.append(self)
+        return object()
+
+    call = sent(encoding, retry={"max_attempts": 3})
+    result = encoding.apply(task_id=str(call.id), headers={TICKET_HEADER: str(ticket_of(call))})
+    stored = seen(call)
+    assert (result.state, stored.state, stored.error["type"]) == ("FAILURE", State.DISCARDED, "EncodeError")
+    assert len(ran) == 1
 
 
 def test_a_call_is_active_while_its_task_runs() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 
 from dispatcher import api, engine
 from dispatcher.engine import attempt
@@ -102,6 +103,21 @@ def test_a_process_that_is_always_late_starts_calls_when_its_limits_allow_for_it
     assert 1 < tries < 8
     # The next start is as much later.
     assert Start.objects.latest("total").at == made.start_at + made.slack
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_first_claim_of_a_connection_has_more_time_to_come_which_its_limits_allow_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claim, "_COLD", SECOND)
+    connection.close()
+    key("api", rate=(100, 1))
+    for more in (SECOND, timedelta(0)):
+        call = admitted("api")
+        made = attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4())
+        assert isinstance(made, Claimed)
+        assert Start.objects.latest("total").at >= made.start_at + more
+        assert made.lateness == timedelta(milliseconds=25) + more
 
 
 def test_a_start_that_has_come_already_is_not_slept_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from dispatcher import ending, engine, sql
 from dispatcher.celery import heartbeat
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.engine import direct
-from dispatcher.errors import FunctionsMissing
+from dispatcher.errors import DatabaseNotReady
 from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.periodic_runs import TICK
 from dispatcher.lifecycle.run import Returned
@@ -51,7 +51,7 @@ def is_the_remedy(reports: Callable[[], list[str]]) -> bool:
     """Return whether the log has the remedy; fail if it has anything else, or has it twice."""
     found = reports()
     assert len(found) <= 1, "\n".join(found)
-    assert all(functions.version() in each and each.endswith("Run manage.py migrate.") for each in found)
+    assert all(functions.version() in each and each.endswith("Run: python manage.py migrate") for each in found)
     return bool(found)
 
 
@@ -212,7 +212,7 @@ def test_functions_are_dropped_two_releases_later_and_code_that_calls_them_repor
 ) -> None:
     call = CallQueue.objects.send("noop", queue="mail")
     uninstall()
-    with pytest.raises(FunctionsMissing, match=r"Run manage\.py migrate"):
+    with pytest.raises(DatabaseNotReady, match=r"Run: python manage\.py migrate"):
         take()
     with releases.acting_as(following):
         assert [each.call.id for each in take().starts] == [call.id]

@@ -251,9 +251,9 @@ def call_missing(monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.django_db
 def test_code_whose_role_may_not_execute_them_says_what_to_grant(worker: str) -> None:
-    with pytest.raises(errors.FunctionsMissing, match="GRANT EXECUTE ON ALL FUNCTIONS") as raised, acting_as(worker):
+    with pytest.raises(errors.DatabaseNotReady, match="GRANT EXECUTE ON ALL FUNCTIONS") as raised, acting_as(worker):
         take()
-    assert (sql.is_unavailable(raised.value), faults.report_unmigrated(raised.value)) == (True, True)
+    assert (sql.is_unavailable(raised.value), faults.report(raised.value)) == (True, True)
 
 
 @committed
@@ -270,7 +270,7 @@ def test_code_whose_functions_are_not_installed_says_what_to_run(monkeypatch: py
             sql.fetch("read_clock", datetime, {})
 
     for attempt in (sql.now, in_a_pipeline, in_a_transaction):
-        with pytest.raises(errors.FunctionsMissing, match=f"{name}.*Run manage.py migrate[.]") as raised:
+        with pytest.raises(errors.DatabaseNotReady, match=rf"{name}.*\nRun: python manage\.py migrate$") as raised:
             attempt()
         assert isinstance(raised.value, DatabaseError)
         assert sql.is_unavailable(raised.value), "what the caller holds is kept, and tried again"
@@ -285,7 +285,7 @@ def test_a_function_of_others_that_is_missing_is_an_error_as_before(monkeypatch:
     monkeypatch.setattr(sql, "statement", lambda _: Statement(text="SELECT nothing()", parameters=()))
     with pytest.raises(ProgrammingError, match="nothing") as raised, transaction.atomic():
         sql.now()
-    assert not isinstance(raised.value, errors.FunctionsMissing)
+    assert not isinstance(raised.value, errors.DatabaseNotReady)
     assert sql.is_refused(raised.value)
 
 

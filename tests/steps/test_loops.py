@@ -11,7 +11,7 @@ from django.db import connection
 from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
 from dispatcher.lifecycle.claim import Refused
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Start
 from dispatcher.models import Process as Mark
 from dispatcher.request import Changes
 from dispatcher.states import State
@@ -82,6 +82,22 @@ def test_a_call_that_could_not_begin_in_time_goes_back_and_spends_no_attempt() -
         worker.end("begun")
         eventually(lambda: seen(call).state == State.COMPLETED)
     assert (seen(call).result, seen(call).attempt) == ("begun", 1)
+
+
+@pytest.mark.parametrize("limit", ["rate", "throttle"])
+def test_the_first_start_of_a_connection_has_more_time_to_come_which_its_limit_allows_for(limit: str) -> None:
+    key("api", **{limit: (100, 1)})
+    with process() as worker:
+        for cold in (timedelta(milliseconds=150), timedelta(0)):
+            eventually(is_idle)
+            call = CallQueue.objects.send("noop", queue="mail", keys=["api"])
+            run = worker.next_run()
+            counted_at, taken_at = Start.objects.latest("total").at, seen(call).dispatched_at
+            assert taken_at is not None
+            assert counted_at - taken_at >= cold
+            late_by = timedelta(milliseconds=25) + cold if limit == "rate" else timedelta(milliseconds=2)
+            assert run.claimed.lateness == late_by
+            worker.end()
 
 
 def test_a_call_that_its_provider_puts_off_closes_its_key_and_waits() -> None:

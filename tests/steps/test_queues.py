@@ -8,8 +8,9 @@ import pytest
 
 from dispatcher import engine
 from dispatcher.audit import audit
+from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import claim, heartbeat
-from dispatcher.models import CallQueue, Worker
+from dispatcher.models import CallQueue, Queue, Worker
 from dispatcher.states import State
 from tests.builders import HERE, admitted, at, committed, go, key, seen, ticket_of, waiting
 from tests.clock import stopped_clock
@@ -81,3 +82,14 @@ def test_a_line_that_does_not_move_on_is_sent_again_less_and_less_often(settings
     assert repeated == [310, 630, 1270, 2550]
     assert (seen(call).state, seen(call).ticket, seen(call).published_at) == (State.DISPATCHED, ticket, at(2550))
     assert audit(now=at(3_000)).is_ok
+
+
+@pytest.mark.parametrize("delivery", ["broker", "http"])
+def test_a_weight_without_direct_delivery_is_refused_by_name_and_not_by_the_constraint(delivery: str) -> None:
+    with pytest.raises(CallInvalid, match=r"^weight: 3 has an effect with direct delivery only"):
+        Queue.objects.create(name="mail", delivery=delivery, weight=3)
+    queue = Queue.objects.create(name="mail", delivery="direct", weight=3)
+    queue.delivery = delivery
+    with pytest.raises(CallInvalid, match=r"^weight: "):
+        queue.save()
+    assert Queue.objects.get().delivery == "direct"
