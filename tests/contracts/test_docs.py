@@ -137,3 +137,28 @@ def test_both_benchmarks_have_a_target_of_make_and_a_page() -> None:
         assert f"`python -m {module} --quick" in benchmarks
     assert "`make bench-scale ARGS=--quick`" in benchmarks
     assert ".run/scale.json" in benchmarks
+
+
+def test_what_it_costs_rounds_the_figures_of_the_table() -> None:
+    explanation = ROOT / "docs" / "explanation"
+    table = (explanation / "benchmarks.md").read_text()
+    page = " ".join((explanation / "what-it-costs.md").read_text().split())
+    for name, column, phrase in (
+        ("transactions a call, whole system, end to end", 0, "| transactions of the whole system | {} |"),
+        ("transactions a call, whole system, drain", 0, "| {} | | CPU of PostgreSQL, ms |"),
+        ("CPU of PostgreSQL a call, end to end", 0, "| CPU of PostgreSQL, ms | {} |"),
+        ("CPU of PostgreSQL a call, drain", 0, "| {} | | dead rows"),
+        ("dead rows a call, end to end", 0, "(row versions that a vacuum removes) | {} |"),
+        ("WAL a call, end to end", 0, "| WAL, kB | {} |"),
+        ("trips of a call under a throttle", 0, "such a call takes {} transactions"),
+        ("CPU of PostgreSQL of a call under a throttle", 0, "transactions and {} ms of CPU"),
+        ("calls per second and core of PostgreSQL", 0, "does about {} calls a second"),
+        ("CPU of an idle worker", 0, "| {} ms a second |"),
+        ("end to end under a limit / bare Celery, prefetch 4", 1, "does {} times as many calls end to end"),
+        ("drain under a limit / bare Celery, prefetch 4", 1, "drains a backlog {} times as fast"),
+        ("broker: end to end under a limit", 1, "calls cost both: {} times as many"),
+    ):
+        row = re.search(rf"^\| {re.escape(name)}.*? \| ([\d.,]+) \| [\d.,]+ \| \S* \| ([\d.]+) \|", table, re.MULTILINE)
+        assert row, name
+        rounded = float(f"{float(row[1 + column].replace(',', '')):.2g}")
+        assert phrase.format(f"{rounded:g}") in page, f"{name}: {rounded:g}"

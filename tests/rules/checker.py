@@ -148,7 +148,7 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
     """Find lanes with calls that are not ready, noted, or parked on a key that an end or a note opens.
 
     The broker's calls may wait for good on a key with a limit per worker, or with such a member: that mixture is
-    refused, and where it arises all the same they wait until it is changed (decision 0021). Where room of a key is kept
+    refused, and where it arises all the same they wait until it is changed (decision 0020). Where room of a key is kept
     for a lane that waits for another of its keys, the others may wait until it is kept no longer.
     """
     for lane in after.lanes.values():
