@@ -12,9 +12,10 @@ PYTEST_OPTIONS = -n $(PROCESSES) --dist loadfile $(ARGS)
 # The marks of the tests, and what they mean, are in pyproject.toml.
 ALL_TESTS := -m "not clocks and not needs_pooler"
 
-# Django 6 needs Python 3.12; a version of pyenv will do.
+# Django 6 needs Python 3.12; the newest that is there is taken, a version of pyenv will do.
 DJANGO6 ?= 6.0.10
-DJANGO6_PYTHON ?= $(shell for python in python3.13 python3.12 $$HOME/.pyenv/versions/3.1[23]*/bin/python; \
+DJANGO6_PYTHON ?= $(shell for python in python3.14 $$HOME/.pyenv/versions/3.14*/bin/python python3.13 python3.12 \
+	$$HOME/.pyenv/versions/3.1[23]*/bin/python; \
 	do $$python -c "" 2>/dev/null && echo $$python && break; done)
 
 CELERY ?= 5.5.3
@@ -118,7 +119,7 @@ functions: .venv/dev.stamp ## write the copy of the database's functions that a 
 lock: .venv/run.stamp ## write requirements.lock, the packages of the image with their hashes, as requirements.txt pins them
 	@$(BIN)/python $(INSTALL) uv==0.13.9
 	@$(BIN)/uv pip compile --quiet --custom-compile-command "make lock" --no-annotate --generate-hashes \
-		--python-version 3.13 --python-platform linux --extra http --group image \
+		--python-version 3.13 --python-platform linux --extra binary --extra http --group image \
 		--constraints requirements.txt pyproject.toml --output-file requirements.lock
 
 secrets: ## make the passwords that docker-compose.yml reads from secrets/; those that exist are kept
