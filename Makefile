@@ -19,13 +19,14 @@ DJANGO6_PYTHON ?= $(shell for python in python3.14 $$HOME/.pyenv/versions/3.14*/
 	do $$python -c "" 2>/dev/null && echo $$python && break; done)
 
 CELERY ?= 5.5.3
+UV ?= 0.13.9
 
 BIN := .venv/bin
 INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run test test-slow test-without-ojs test-services test-pooler test-clocks test-django6 test-celery55 test-all \
-	check bench bench-scale chaos chaos-services soak mutants conformance functions lock secrets clean
+	check bench bench-scale chaos chaos-services soak mutants conformance functions lock release secrets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -116,8 +117,12 @@ mutants: .venv/dev.stamp ## plant faults in a copy of the tree, one at a time, a
 functions: .venv/dev.stamp ## write the copy of the database's functions that a migration installs (REPLACE=1 in place of the last)
 	@$(BIN)/python -m project.functions $(if $(REPLACE),--replace)
 
+release: .venv/dev.stamp ## build the package into dist/, check it, and follow the README with it in an empty project
+	@$(BIN)/python $(INSTALL) uv==$(UV)
+	@$(BIN)/python -m project.release
+
 lock: .venv/run.stamp ## write requirements.lock, the packages of the image with their hashes, as requirements.txt pins them
-	@$(BIN)/python $(INSTALL) uv==0.13.9
+	@$(BIN)/python $(INSTALL) uv==$(UV)
 	@$(BIN)/uv pip compile --quiet --custom-compile-command "make lock" --no-annotate --generate-hashes \
 		--python-version 3.13 --python-platform linux --extra binary --extra http --group image \
 		--constraints requirements.txt pyproject.toml --output-file requirements.lock
@@ -132,7 +137,7 @@ secrets: ## make the passwords that docker-compose.yml reads from secrets/; thos
 
 clean: ## stop what a killed run left behind; delete virtual environments, data and caches
 	@! test -e .venv/run.stamp || $(BIN)/python -m project.services
-	rm -rf .run .venv .venv-django6 .venv-celery55 build site *.egg-info .hypothesis .*_cache
+	rm -rf .run .venv .venv-django6 .venv-celery55 build dist site *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/run.stamp: requirements.txt
