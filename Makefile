@@ -75,7 +75,7 @@ test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every ser
 	@$(BIN)/pytest --pooler -m "(pooler or needs_pooler) and not session" $(PYTEST_OPTIONS)
 	@$(BIN)/pytest --pooler -m "not (pooler or needs_pooler or session)" $(PYTEST_OPTIONS) tests/steps tests/races
 	@.venv-django6/bin/pytest $(ALL_TESTS) $(PYTEST_OPTIONS)
-	@$(MAKE) --no-print-directory test-celery55 test-clocks conformance demo chaos chaos-services
+	@$(MAKE) --no-print-directory test-celery55 test-clocks conformance demo chaos chaos-services release
 
 check: .venv/dev.stamp ## check format, style, types, layers, settings, migrations and documentation
 	$(BIN)/ruff format --check --quiet .

@@ -6,6 +6,7 @@ that belongs to it, cannot be held by a client. docs/decisions/0029-a-server-tha
 """
 
 import argparse
+import logging
 import resource
 import signal
 from threading import Event
@@ -14,6 +15,8 @@ from typing import Any
 
 from django.conf import settings
 from waitress import create_server, wasyncore
+from waitress.channel import HTTPChannel
+from waitress.parser import HTTPRequestParser
 
 from project.wsgi import application
 
@@ -25,10 +28,34 @@ GRACE_S = 40
 """How long requests that have arrived may run after SIGTERM: longer than one may wait for a job (30 s)."""
 
 
+class Parser(HTTPRequestParser):
+    """Reads one request at a time: one that comes before the last answer is not read, and the connection closes.
+
+    A client repeats it (RFC 9112, 9.3.2). Waitress reads all that arrive together, and a thread that has made 16 MB of
+    answers waits for the client to read them.
+    """
+
+    def received(self, data: bytes) -> int:
+        """Return how many bytes were read or left out."""
+        count: int = super().received(data)
+        if not self.completed or count == len(data):
+            return count
+        self.headers["CONNECTION"] = "close"
+        return len(data)
+
+
+class Channel(HTTPChannel):
+    """A connection."""
+
+    parser_class = Parser
+
+
 def main() -> None:
     """Serve until SIGTERM or Ctrl-C, then answer what has arrived."""
     given = argument_parser().parse_args()
     allow_connections()
+    # It warns of each request that finds all threads busy.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     sockets: dict[int, Any] = {}
     server = create_server(
         application,
@@ -45,6 +72,7 @@ def main() -> None:
         clear_untrusted_proxy_headers=False,
         log_socket_errors=False,
     )
+    server.channel_class = Channel
     stop = Event()
 
     def ask_to_stop(*_: object) -> None:
