@@ -18,7 +18,7 @@ from project.processes import ROOT, free_port, listening
 from tests.flows.processes import Processes
 from tests.races.lockstep import concurrent, eventually
 
-pytestmark = [concurrent, pytest.mark.slow]
+pytestmark = [concurrent, pytest.mark.slow, pytest.mark.ojs]
 
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 HEADERS = {"Host": "localhost", "X-Forwarded-Proto": "https"}
@@ -84,7 +84,6 @@ def test_slow_clients_hold_up_no_other(port: int, sent: bytes, connections: int)
             assert time.monotonic() - began < 1.0, path
 
 
-@pytest.mark.ojs
 def test_a_stop_waits_for_a_fetch_and_for_no_silent_connection(port: int, processes: Processes) -> None:
     from dispatcher.ojs.auth import make_token  # noqa: PLC0415 -- the app may be left out
 
