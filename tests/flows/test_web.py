@@ -22,12 +22,12 @@ pytestmark = [concurrent, pytest.mark.slow, pytest.mark.ojs]
 
 SERVICES = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 HEADERS = {"Host": "localhost", "X-Forwarded-Proto": "https"}
-"""Without the second the server, which is behind a proxy with TLS, would redirect to HTTPS."""
-HEAD = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Half: "
+"""The server believes that it is behind a proxy with TLS, and would redirect to HTTPS without the second."""
+LINES = "".join(f"{name}: {value}\r\n" for name, value in HEADERS.items())
 PATHS = ("/healthz", "/ojs/v1/health", "/admin/login/")
-BODY = b"POST /admin/login/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nusername="
-LARGE = "/static/admin/js/vendor/xregexp/xregexp.js"
-MANY = f"GET {LARGE} HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-Proto: https\r\n\r\n".encode() * 80
+HEAD = f"GET /healthz HTTP/1.1\r\n{LINES}X-Half: ".encode()
+BODY = f"POST /admin/login/ HTTP/1.1\r\n{LINES}Content-Length: 100\r\n\r\nusername=".encode()
+MANY = f"GET /static/admin/js/vendor/xregexp/xregexp.js HTTP/1.1\r\n{LINES}\r\n".encode() * 80
 """Read at once; the answers are 25 MB."""
 
 
