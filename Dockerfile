@@ -19,4 +19,4 @@ import http.client, sys; \
 web = http.client.HTTPConnection('127.0.0.1:8000', timeout=7); \
 web.request('GET', '/healthz'); \
 sys.exit(web.getresponse().status != 200)"]
-CMD ["gunicorn", "project.wsgi", "--bind", "0.0.0.0:8000", "--threads", "4", "--no-control-socket"]
+CMD ["python", "-m", "project.serve", "--listen", "0.0.0.0:8000", "--threads", "4"]

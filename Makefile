@@ -12,19 +12,21 @@ PYTEST_OPTIONS = -n $(PROCESSES) --dist loadfile $(ARGS)
 # The marks of the tests, and what they mean, are in pyproject.toml.
 ALL_TESTS := -m "not clocks and not needs_pooler"
 
-# Django 6 needs Python 3.12; a version of pyenv will do.
+# Django 6 needs Python 3.12; the newest that is there is taken, a version of pyenv will do.
 DJANGO6 ?= 6.0.10
-DJANGO6_PYTHON ?= $(shell for python in python3.13 python3.12 $$HOME/.pyenv/versions/3.1[23]*/bin/python; \
+DJANGO6_PYTHON ?= $(shell for python in python3.14 $$HOME/.pyenv/versions/3.14*/bin/python python3.13 python3.12 \
+	$$HOME/.pyenv/versions/3.1[23]*/bin/python; \
 	do $$python -c "" 2>/dev/null && echo $$python && break; done)
 
 CELERY ?= 5.5.3
+UV ?= 0.13.9
 
 BIN := .venv/bin
 INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help
 .PHONY: help demo run test test-slow test-without-ojs test-services test-pooler test-clocks test-django6 test-celery55 test-all \
-	check bench bench-scale chaos chaos-services soak mutants conformance functions lock secrets clean
+	check bench bench-scale chaos chaos-services soak mutants conformance functions lock release secrets clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1: /p' $(MAKEFILE_LIST) | awk -F': ' '{ printf "make %-15s %s\n", $$1, $$2 }'
@@ -73,7 +75,7 @@ test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every ser
 	@$(BIN)/pytest --pooler -m "(pooler or needs_pooler) and not session" $(PYTEST_OPTIONS)
 	@$(BIN)/pytest --pooler -m "not (pooler or needs_pooler or session)" $(PYTEST_OPTIONS) tests/steps tests/races
 	@.venv-django6/bin/pytest $(ALL_TESTS) $(PYTEST_OPTIONS)
-	@$(MAKE) --no-print-directory test-celery55 test-clocks conformance demo chaos chaos-services
+	@$(MAKE) --no-print-directory test-celery55 test-clocks conformance demo chaos chaos-services release
 
 check: .venv/dev.stamp ## check format, style, types, layers, settings, migrations and documentation
 	$(BIN)/ruff format --check --quiet .
@@ -115,10 +117,14 @@ mutants: .venv/dev.stamp ## plant faults in a copy of the tree, one at a time, a
 functions: .venv/dev.stamp ## write the copy of the database's functions that a migration installs (REPLACE=1 in place of the last)
 	@$(BIN)/python -m project.functions $(if $(REPLACE),--replace)
 
+release: .venv/dev.stamp ## build the package into dist/, check it, and follow the README with it in an empty project
+	@$(BIN)/python $(INSTALL) uv==$(UV)
+	@$(BIN)/python -m project.release
+
 lock: .venv/run.stamp ## write requirements.lock, the packages of the image with their hashes, as requirements.txt pins them
-	@$(BIN)/python $(INSTALL) uv==0.13.9
+	@$(BIN)/python $(INSTALL) uv==$(UV)
 	@$(BIN)/uv pip compile --quiet --custom-compile-command "make lock" --no-annotate --generate-hashes \
-		--python-version 3.13 --python-platform linux --extra http --group image \
+		--python-version 3.13 --python-platform linux --extra binary --extra http --group image \
 		--constraints requirements.txt pyproject.toml --output-file requirements.lock
 
 secrets: ## make the passwords that docker-compose.yml reads from secrets/; those that exist are kept
@@ -131,7 +137,7 @@ secrets: ## make the passwords that docker-compose.yml reads from secrets/; thos
 
 clean: ## stop what a killed run left behind; delete virtual environments, data and caches
 	@! test -e .venv/run.stamp || $(BIN)/python -m project.services
-	rm -rf .run .venv .venv-django6 .venv-celery55 build site *.egg-info .hypothesis .*_cache
+	rm -rf .run .venv .venv-django6 .venv-celery55 build dist site *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/run.stamp: requirements.txt

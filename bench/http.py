@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ import psutil
 
 from bench import database, fixtures, running
 from bench.figures import Bench, Bound, Figure
-from project.processes import Stack, free_port, listening
+from project.processes import Stack, free_port
 
 CLIENTS = 8
 PATIENCE_S = 60
@@ -80,10 +79,8 @@ def _cpu_ms(stack: Stack) -> float:
 def _server(bench: Bench, port: int) -> Iterator[Stack]:
     """Have a production server up."""
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "project.conformance.settings", "HTTP_WAITERS": str(CLIENTS)}
-    command = [sys.executable, "-m", "gunicorn", "project.conformance.wsgi", "--bind", f"127.0.0.1:{port}"]
     with Stack(bench.run_dir, env=env) as stack:
-        options = ["--workers", "2", "--threads", str(CLIENTS), "--no-control-socket"]
-        stack.start("web", [*command, *options], ready=listening(port))
+        stack.start_web(port, threads=2 * CLIENTS)
         stack.wait_ready()
         # Each thread has its connection then.
         _rate(port, _health, 10 * CLIENTS)

@@ -25,10 +25,10 @@ def read_list(name: str, default: str = "") -> list[str]:
 
 
 def with_password(url: str, password: str) -> str:
-    """Return the URL with this password of its user; unchanged if the password is empty."""
-    if not password:
-        return url
+    """Return the URL with this password of its user; unchanged if the password is empty, or the URL has no host."""
     parts = urlsplit(url)
+    if not password or not parts.netloc:
+        return url
     credentials, _, server = parts.netloc.rpartition("@")
     user = credentials.partition(":")[0]
     return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{server}").geturl()

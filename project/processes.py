@@ -247,10 +247,10 @@ class Stack:
         command = [*CELERY, "beat", "-l", "INFO", "--pidfile="]
         return self.start(name, command, ready=logged(r"beat: Starting"), env=env)
 
-    def start_web(self, port: int, name: str = "web", *, env: Mapping[str, str] | None = None) -> Child:
-        """Start the web server (the admin) on 127.0.0.1."""
-        command = [sys.executable, "-m", "gunicorn", "project.wsgi", "--bind", f"127.0.0.1:{port}"]
-        return self.start(name, [*command, "--threads", "4", "--no-control-socket"], ready=listening(port), env=env)
+    def start_web(self, port: int, *, threads: int = 4, env: Mapping[str, str] | None = None) -> Child:
+        """Start the web server under the name `web` on 127.0.0.1."""
+        options = ["--listen", f"127.0.0.1:{port}", "--threads", str(threads)]
+        return self.start("web", [sys.executable, "-m", "project.serve", *options], ready=listening(port), env=env)
 
     def wait_ready(self, *, timeout: float = 60.0) -> None:
         """Wait until every started child is ready; raise ChildFailed if one ends or `timeout` (s) passes."""

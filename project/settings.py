@@ -124,8 +124,8 @@ CELERY_BEAT_SCHEDULER = "django_celery_beat.schedulers:DatabaseScheduler"
 
 DISPATCHER = {
     "keys": KEYS,
-    # Workers take calls from PostgreSQL; those of this queue go through the broker.
-    "delivery": {"reports": "broker"},
+    # Workers take calls from PostgreSQL; those of this queue go through the broker, if there is one.
+    "delivery": {} if CELERY_BROKER_URL.startswith("memory:") else {"reports": "broker"},
     # Fewer than the threads of the server.
     "http_waiters": int(environment.read("HTTP_WAITERS", "2")),
 }

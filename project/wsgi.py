@@ -1,4 +1,4 @@
-"""The project's WSGI application, for gunicorn and others."""
+"""The project's WSGI application, for any server."""
 
 import os
 

@@ -16,7 +16,7 @@ from django.db import connections
 
 from project.conformance.table import SUITES, Case, page, read
 from project.run_dirs import RUN, RunDirBusy
-from project.processes import ChildFailed, Stack, free_port, listening
+from project.processes import ChildFailed, Stack, free_port
 from project.services import embedded
 
 ROOT = Path(__file__).parents[2]
@@ -50,8 +50,7 @@ def _start(stack: Stack) -> str:
     connections.close_all()
     stack.env["DJANGO_SETTINGS_MODULE"] = SETTINGS
     port = free_port()
-    command = [sys.executable, "-m", "gunicorn", "project.conformance.wsgi", "--bind", f"127.0.0.1:{port}"]
-    stack.start("web", [*command, "--workers", "2", "--threads", "8", "--no-control-socket"], ready=listening(port))
+    stack.start_web(port, threads=16)
     stack.start_dispenser()
     stack.start_beat()
     stack.wait_ready()

@@ -1,7 +1,6 @@
 """docker-compose.yml and the Dockerfile name what the project has, and keep what they promise; no Docker is needed."""
 
 import ast
-import importlib
 import json
 import re
 from datetime import timedelta
@@ -14,9 +13,9 @@ from celery.bin.base import CLIContext
 from celery.bin.celery import celery as celery_cli
 from django.conf import settings
 from django.urls import Resolver404, resolve
-from gunicorn.config import Config
 
 from dispatcher.conf import conf
+from project import serve
 from project.celery import app
 from tests.contracts.source import ROOT
 
@@ -25,7 +24,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 IMAGE = "django-callqueue"
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if service["image"] == IMAGE}
-PROGRAMS = {"celery", "gunicorn", "python"}
+PROGRAMS = {"celery", "python"}
 LONGEST_WAIT = timedelta(seconds=30)
 """The longest `wait_ms` of a fetch."""
 
@@ -39,7 +38,10 @@ def celery_options(arguments: list[str]) -> dict[str, Any]:
 
 def options_of(service: str) -> dict[str, Any]:
     program, *arguments = SERVICES[service]["command"]
-    return celery_options(arguments) if program == "celery" else vars(Config().parser().parse_args(arguments))
+    if program == "celery":
+        return celery_options(arguments)
+    assert arguments[:2] == ["-m", "project.serve"]
+    return vars(serve.argument_parser().parse_args(arguments[2:]))
 
 
 def variables_read() -> set[str]:
@@ -64,6 +66,13 @@ def test_the_stack_is_complete_and_one_service_builds_the_image_that_the_others_
     assert set(OURS) == ours
     assert set(SERVICES) == {"postgres", "rabbitmq"} | ours
     assert [name for name, service in SERVICES.items() if "build" in service] == ["migrate"]
+    by_default = {name for name, service in SERVICES.items() if "profiles" not in service}
+    assert by_default == {"postgres", "migrate", "worker", "web"}
+    assert {name for name, service in SERVICES.items() if service.get("profiles") == ["broker"]} == {
+        "rabbitmq",
+        "dispenser",
+        "beat",
+    }
     # Another image of this name in a registry would be a stranger's.
     assert {service["pull_policy"] for service in OURS.values()} == {"never"}
 
@@ -92,6 +101,8 @@ def test_every_service_waits_for_what_it_needs_and_all_of_the_project_for_the_mi
     assert asked
     for name, other, needed in asked:
         assert needed["condition"] != "service_healthy" or "healthcheck" in SERVICES[other], (name, other)
+        # What another profile has may be missing.
+        assert needed.get("required", True) == ("profiles" not in SERVICES[other]), (name, other)
     for name in set(OURS) - {"migrate"}:
         assert SERVICES[name]["depends_on"]["migrate"] == {"condition": "service_completed_successfully"}, name
     assert SERVICES["migrate"]["restart"] == "no"
@@ -129,9 +140,7 @@ def test_what_runs_tasks_or_answers_requests_is_given_the_time_to_end_them() -> 
     grace = {name: duration(SERVICES[name]["stop_grace_period"]) for name in ("worker", "dispenser", "web", "api")}
     assert grace["worker"] >= timedelta(minutes=10)
     assert grace["dispenser"] >= timedelta(minutes=1)
-    requests = timedelta(seconds=int(options_of("api")["graceful_timeout"]))
-    assert LONGEST_WAIT < requests < grace["api"]
-    assert grace["web"] > LONGEST_WAIT
+    assert LONGEST_WAIT < timedelta(seconds=serve.GRACE_S) < grace["api"] == grace["web"]
 
 
 @pytest.mark.ojs
@@ -148,8 +157,7 @@ def test_requests_that_wait_for_a_job_and_the_admin_have_a_server_each() -> None
 def test_the_web_servers_serve_the_application_on_their_published_port_to_this_machine_alone() -> None:
     for service in ("web", "api"):
         options = options_of(service)
-        port = options["bind"][0].rpartition(":")[2]
-        assert callable(importlib.import_module(options["args"][0]).application)
+        port = options["listen"].rpartition(":")[2]
         ((address, published),) = [mapping.split(":", 1) for mapping in SERVICES[service]["ports"]]
         assert (address, published.rpartition(":")[2]) == ("127.0.0.1", port), service
         assert f"EXPOSE {port}\n" in DOCKERFILE
@@ -199,6 +207,23 @@ def test_every_variable_is_documented() -> None:
     given = {name for service in OURS.values() for name in service["environment"]}
     assert "ALLOWED_HOSTS" in asked_for
     assert [name for name in sorted(asked_for | given) if f"`{name}`" not in page] == []
+
+
+def test_no_container_has_privileges_or_writes_beside_its_volume() -> None:
+    for name, service in SERVICES.items():
+        assert (service["cap_drop"], service["read_only"]) == (["ALL"], True), name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert [each for each in service["tmpfs"] if each.split(":")[0] == "/tmp"], name  # noqa: S108
+        assert service["image"] == IMAGE or service["user"] not in {"root", "0"}, name
+        assert not {"cap_add", "privileged", "pid", "network_mode"} & set(service), name
+
+
+def test_with_a_broker_each_process_is_given_its_address() -> None:
+    addresses = {service["environment"]["BROKER_ADDRESS"] for service in OURS.values()}
+    assert addresses == {"${BROKER_ADDRESS:-memory://}"}
+    page = (ROOT / "docs" / "how-to" / "docker-compose.md").read_text()
+    user = SERVICES["rabbitmq"]["environment"]["RABBITMQ_DEFAULT_USER"]
+    assert f"COMPOSE_PROFILES=broker\nBROKER_ADDRESS=amqp://{user}@rabbitmq:5672//\n" in page
 
 
 def test_no_image_changes_by_itself_and_ours_runs_as_an_unprivileged_user() -> None:

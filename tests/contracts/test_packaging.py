@@ -64,6 +64,19 @@ def test_the_image_has_no_embedded_server_and_knows_its_packages_by_their_hashes
     assert "--require-hashes" in dockerfile
 
 
+def test_the_extras_that_the_readme_installs_exist() -> None:
+    steps = (ROOT / "README.md").read_text().split("### Through")[0]
+    installed = re.findall(r'pip install "[^"\[]+\[([\w,]+)\]"', steps)
+    assert installed
+    assert {extra for extras in installed for extra in extras.split(",")} <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_driver_is_the_choice_of_the_project() -> None:
+    # The binary build would be installed beside, and in place of, the one that a project has made.
+    (driver,) = [each for each in requirements(PROJECT["dependencies"]) if each.name == "psycopg"]
+    assert not driver.extras
+
+
 def test_rabbitmq_4_3_takes_every_queue_that_a_worker_declares() -> None:
     # It refuses those that are neither durable nor exclusive.
     mailbox = app.control.mailbox

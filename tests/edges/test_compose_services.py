@@ -30,7 +30,11 @@ pytestmark = pytest.mark.slow
 
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-PROCESSES = ("worker", "dispenser", "beat", "web", "api")
+PROCESSES = {
+    "default": ("worker", "web"),
+    "profiles": ("worker", "dispenser", "beat", "web", "api"),
+}
+"""The services that stay up, without a profile and with all."""
 NAME = "compose_probe"
 """Of the role and of the database."""
 
@@ -42,18 +46,23 @@ class Deployment:
     stack: Stack
     directory: Path
     services: Services
-    ports: dict[str, int]
+    profiles: str
+
+    def __post_init__(self) -> None:
+        self.processes = PROCESSES[self.profiles]
+        self.ports = {name: free_port() for name in self.processes if "ports" in SERVICES[name]}
 
     def variables(self, service: str) -> dict[str, str]:
         """Return the environment of a service."""
         variables = {name: self._value(str(value)) for name, value in SERVICES[service]["environment"].items()}
         variables["DATABASE_URL"] = self.database_url
-        variables["BROKER_ADDRESS"] = self.services.broker_url
+        if self.profiles != "default":
+            variables["BROKER_ADDRESS"] = self.services.broker_url
+            # The servers of the tests have passwords of their own, or none.
+            del variables["BROKER_PASSWORD_FILE"]
         variables["CELERY_BROKER_URL"] = ""
         if "HEARTBEAT_FILE" in variables:
             variables["HEARTBEAT_FILE"] = str(self.directory / f"{service}.heartbeat")
-        # The servers of the tests have passwords of their own, or none.
-        del variables["BROKER_PASSWORD_FILE"]
         return variables
 
     def command(self, service: str) -> list[str]:
@@ -106,8 +115,10 @@ def eventually(is_so: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-@pytest.fixture(scope="module")
-def deployment(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+@pytest.fixture(scope="module", params=PROCESSES)
+def deployment(
+    services: Services, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Deployment]:
     """Make the role and its database, and migrate."""
     directory = tmp_path_factory.mktemp("compose")
     (directory / "secrets").mkdir()
@@ -127,8 +138,7 @@ def deployment(services: Services, tmp_path_factory: pytest.TempPathFactory) -> 
     drop(services)
     subprocess.run([ROOT / "docker" / "postgres-init.sh"], env=env, check=True)
     with Stack(directory) as stack:
-        ports = {name: free_port() for name in PROCESSES if "ports" in SERVICES[name]}
-        deployment = Deployment(stack=stack, directory=directory, services=services, ports=ports)
+        deployment = Deployment(stack=stack, directory=directory, services=services, profiles=request.param)
         made = deployment.run("migrate")
         assert made.returncode == 0, made.stderr
         yield deployment
@@ -153,16 +163,17 @@ def test_the_role_is_no_superuser_and_sees_old_transactions_of_others(deployment
 
 @pytest.mark.timeout(300)
 def test_the_services_run_as_given_and_their_health_checks_can_fail(deployment: Deployment) -> None:
-    for name in PROCESSES:
+    for name in deployment.processes:
         assert not deployment.is_healthy(name), "it does not run yet"
-    for name in PROCESSES:
+    for name in deployment.processes:
         deployment.stack.start(name, deployment.command(name), env=deployment.variables(name))
-    for name in PROCESSES:
+    for name in deployment.processes:
         eventually(lambda name=name: deployment.is_healthy(name))
     deployment.stack.ensure_running()
 
-    assert (deployment.status("web", "/admin/login/"), deployment.status("web", "/ojs/manifest")) == (200, 404)
-    assert (deployment.status("api", "/admin/login/"), deployment.status("api", "/ojs/manifest")) == (404, 200)
+    paths = ("/admin/login/", "/ojs/manifest")
+    answers = {name: [deployment.status(name, path) for path in paths] for name in deployment.ports}
+    assert answers == {name: {"web": [200, 404], "api": [404, 200]}[name] for name in deployment.ports}
 
     # Workers are alive: what is to be migrated waits until they are stopped.
     with psycopg.connect(deployment.database_url, autocommit=True) as connection:
@@ -172,12 +183,12 @@ def test_the_services_run_as_given_and_their_health_checks_can_fail(deployment: 
         ).fetchone()
         refused = deployment.run("migrate")
         assert refused.returncode == 1
-        assert "dispenser@" in refused.stderr
-        assert "worker@" in refused.stderr
+        named = {name for name in ("worker", "dispenser") if f"{name}@" in refused.stderr}
+        assert named == {"worker", "dispenser"} & set(deployment.processes)
         connection.execute("INSERT INTO django_migrations (app, name, applied) VALUES (%s, %s, %s)", newest)
     assert deployment.run("migrate").returncode == 0
 
-    for name in ("beat", "dispenser", "worker", "web", "api"):
+    for name in deployment.processes:
         deployment.stack.stop(name, grace=60)
         if path := deployment.variables(name).get("HEARTBEAT_FILE"):
             long_ago = time.time() - 60

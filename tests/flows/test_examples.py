@@ -15,7 +15,7 @@ from dispatcher import api, engine
 from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
-from project.processes import free_port, listening
+from project.processes import free_port
 from tests.flows.processes import Processes, all_ended, every
 from tests.flows.settings import QUEUE
 from tests.races.audit import audit, most_at_once, spent_by_key
@@ -72,8 +72,7 @@ def clients(processes: Processes) -> Iterator[dict[str, str]]:
     from dispatcher.ojs.auth import make_token  # noqa: PLC0415 -- the app may be left out
 
     port = free_port()
-    command = [sys.executable, "-m", "gunicorn", "project.wsgi", "--bind", f"127.0.0.1:{port}", "--threads", "8"]
-    processes.stack.start("web", [*command, "--no-control-socket"], ready=listening(port))
+    processes.stack.start_web(port, threads=8)
     processes.stack.wait_ready()
     yield {"OJS_URL": f"http://127.0.0.1:{port}", "OJS_TOKEN": make_token("workers", ["fetch:mail"])}
     for name in ("web", "python", "python-2", "node"):

@@ -17,7 +17,7 @@ import pytest
 from psycopg import sql
 
 from project.processes import Stack, logged
-from project.services import Services, create_database
+from project.services import Services
 from tests.contracts.source import blocks
 
 pytestmark = pytest.mark.broker
@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text().split("## Into an existing project")[1].split("\n## ")[0]
 STEPS, BROKER = README.split("### Through the broker")
 GUIDE = (ROOT / "docs" / "how-to" / "open-job-spec.md").read_text().split("\n## Send")[0]
+PYTHON = os.environ.get("RELEASE_PYTHON", "")
+"""Of an environment that has the package, as `make release` makes it; empty: this one, with the working tree."""
 UNSET = ("-u", "DJANGO_SETTINGS_MODULE", "-u", "CELERY_BROKER_URL")
 """What the tests' own project has set, and a new user has not."""
 READY = {"worker": r" ready\.$", "beat": r"beat: Starting"}
@@ -64,7 +66,7 @@ class Site:
 
     def __init__(self, home: Path, stack: Stack, delivery: str, *, database_url: str, broker_url: str) -> None:
         self.home, self.stack, self.delivery = home, stack, delivery
-        self.env = {"PYTHONPATH": os.pathsep.join([str(home), str(ROOT)])}
+        self.env = {"PYTHONPATH": str(home) if PYTHON else os.pathsep.join([str(home), str(ROOT)])}
         self.addresses = addresses(database_url, broker_url)
 
     def run(self, *words: str) -> str:
@@ -108,7 +110,7 @@ class Site:
 
 def command(program: str, *words: str) -> list[str]:
     modules = {"python": (), "celery": ("-m", "celery"), "django-admin": ("-m", "django")}
-    return ["env", *UNSET, sys.executable, *modules[program], *words]
+    return ["env", *UNSET, PYTHON or sys.executable, *modules[program], *words]
 
 
 def addresses(database_url: str, broker_url: str) -> str:
@@ -129,8 +131,12 @@ def site(
     """Follow the README to the end of its fourth step, in an empty project with a database of its own."""
     name = f"first_{uuid4().hex[:12]}"
     address = urlsplit(services.database_url)
-    server, database = (address._replace(path=f"/{each}").geturl() for each in ("postgres", name))
-    create_database(server, name, replace=True)
+    server = address._replace(path="/postgres").geturl()
+    owner = f"{name}:shop@{address.netloc.rpartition('@')[2]}"
+    database = address._replace(netloc=owner, path=f"/{name}").geturl()
+    with psycopg.connect(server, autocommit=True) as connection:
+        for statement in blocks(STEPS, "sql")[0].splitlines():
+            connection.execute(re.sub(r"(ROLE|DATABASE|OWNER) shop\b", rf"\1 {name}", statement).encode())
     with Stack(services.run_dir) as stack:
         broker_url = services.broker_url if request.param == "broker" else "memory://"
         site = Site(
@@ -147,7 +153,8 @@ def site(
         for child in list(stack.children):
             stack.kill(child)
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
 def test_the_five_steps_of_the_readme_lead_to_a_call_that_has_run(site: Site) -> None:

@@ -1,8 +1,0 @@
-"""The WSGI application that the cases run against."""
-
-import os
-
-from django.core.wsgi import get_wsgi_application
-
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "project.conformance.settings")
-application = get_wsgi_application()
