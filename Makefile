@@ -20,6 +20,8 @@ DJANGO6_PYTHON ?= $(shell for python in python3.13 python3.12 $$HOME/.pyenv/vers
 CELERY ?= 5.5.3
 
 BIN := .venv/bin
+# Without it each process would compile the package again: of the tests, who rewrite their assertions, and each worker.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help

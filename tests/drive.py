@@ -24,7 +24,7 @@ from dispatcher.lifecycle import place, send
 from dispatcher.lifecycle.run import RetryAsked
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.reports import rate_limit_status
-from dispatcher.reports.status import Share
+from dispatcher.reports.status import KeyStatus
 from dispatcher.request import Call, Changes
 from dispatcher.states import State
 from tests.clock import Clock
@@ -153,10 +153,10 @@ class Drive(ABC):
         return engine.recover(now=self.clock.now)
 
     @staticmethod
-    def shares(key: str) -> Sequence[Share]:
-        """Return the shares that the status shows of a key."""
+    def status(key: str = "api") -> KeyStatus:
+        """Return what the status shows of a key."""
         (status,) = rate_limit_status([key])
-        return status.shares
+        return status
 
     @staticmethod
     def revoke(*calls: CallQueue | Run) -> None:

@@ -224,7 +224,7 @@ def test_the_status_shows_the_shares(drive: Drive) -> None:
     owner = cut(drive, "tenant:a", 3, 9) | cut(drive, "tenant:b", 1, 9)
     drain([drive], owner, 4)
     (run,) = drive.take()
-    shares = drive.shares("api")
+    shares = drive.status().shares
     found = {share.share: (share.lanes, share.weight) for share in shares}
     assert found == {"tenant:a": (3, 1), "tenant:b": (1, 3)}
     assert min(share.ahead for share in shares) <= 1

@@ -46,7 +46,10 @@ class _Rows:
         self.calls = _read(CallQueue, *_CALL)
         self.keys = {key.id: key for key in RateLimitKey.objects.all()}
         self.lanes = {lane.id: lane for lane in _read(Lane, "id", "queue", "key_ids")}
-        self.sites = _read(LaneSite, "lane_id", "place", "kept_until")
+        is_kept = models.Q(kept_until__isnull=False)  # until "infinity", maybe, which is no datetime
+        self.sites = list(
+            LaneSite.objects.annotate(is_kept=is_kept).values_list("lane_id", "place", "is_kept", named=True)
+        )
         self.slots = _read(Slot, "call_id", "key_id", "cost", "started_at")
         self.notes = _read(Note, "lane_id", "key_id")
 
@@ -234,7 +237,7 @@ def _places(rows: _Rows) -> Iterable[str]:
         if call.state == State.AVAILABLE and call.oversized_key_id is None:
             waiting[call.lane_id].append(call)
     noted = {note.lane_id for note in rows.notes}
-    kept = {site.place for site in rows.sites if site.kept_until is not None}  # workers of the first lane look at it
+    kept = {site.place for site in rows.sites if site.is_kept}  # workers of the first lane look at it
     for site in rows.sites:
         if site.lane_id not in waiting or site.lane_id in noted:
             continue
