@@ -184,9 +184,15 @@ class Drive(ABC):
         """Return a call as it is now."""
         return CallQueue.objects.get(id=id_of(call))
 
-    def state(self, call: CallQueue | Run | UUID) -> State:
+    @staticmethod
+    def ticket(call: CallQueue | Run | UUID) -> UUID | None:
+        """Return the ticket of a call, if it is in flight."""
+        return CallQueue.objects.values_list("ticket", flat=True).get(id=id_of(call))
+
+    @staticmethod
+    def state(call: CallQueue | Run | UUID) -> State:
         """Return the state of a call."""
-        return State(self.row(call).state)
+        return State(CallQueue.objects.values_list("state", flat=True).get(id=id_of(call)))
 
     def states(self, calls: Iterable[CallQueue | Run | UUID]) -> list[State]:
         """Return the states of calls."""

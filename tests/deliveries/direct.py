@@ -64,7 +64,7 @@ class Direct(Celery):
         return [_run_of(each, worker) for each in starts]
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
-        before = self.row(run)
+        before = self.ticket(run)
         match _end_of(run, outcome_of(result, error)):
             case worker_call.PutOff(wait=wait, key=key):
                 direct.put_off(run.handle, wait, key)
@@ -76,7 +76,7 @@ class Direct(Celery):
                 while (taken := self._trip(taker, [run], ending=ending)).locked:
                     sleep(_AGAIN.total_seconds())
                 return bool(taken.ended)
-        return self.row(run).ticket != before.ticket
+        return self.ticket(run) != before
 
     def _trip(self, taker: Taker, ends: Sequence[Run], *, room: int = 0, ending: Ending = _COMPLETED) -> Taken:
         ended = [each.handle.ended(ending) for each in ends]
@@ -92,9 +92,9 @@ class Direct(Celery):
             self.clock.forward((self.again_at - self.clock.now).total_seconds())
 
     def give_back(self, run: Run) -> bool:
-        before = self.row(run)
+        before = self.ticket(run)
         direct.give_back([(run.call, run.ticket)])
-        return self.row(run).ticket != before.ticket
+        return self.ticket(run) != before
 
     def _taker(self, worker: str, queues: Sequence[str]) -> Taker:
         turns = self.turns[worker]
