@@ -6,9 +6,10 @@ SERVICES_RABBITMQ_URL ?= amqp://guest:guest@127.0.0.1:5672//
 SERVICES_REDIS_URL ?= redis://127.0.0.1:6379/9
 
 # How many processes run the tests, each with servers or a database of its own; 0 runs them in one, without pytest-xdist.
-# Tests wait for a third of their time: one process more than cores keeps two cores busy.
+# Tests wait for a third of their time: one process more than cores keeps two cores busy. Files go in order: by the number
+# of their tests, those with two that take minutes (the model, take and its reference) would begin last, and be alone.
 PROCESSES ?= 3
-PYTEST_OPTIONS = -n $(PROCESSES) --dist loadfile $(ARGS)
+PYTEST_OPTIONS = -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 # The marks of the tests, and what they mean, are in pyproject.toml.
 ALL_TESTS := -m "not clocks and not needs_pooler"
 
@@ -22,6 +23,8 @@ CELERY ?= 5.5.3
 UV ?= 0.13.9
 
 BIN := .venv/bin
+# Without it each process would compile the package again: of the tests, who rewrite their assertions, and each worker.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := -m pip --disable-pip-version-check -qq install
 
 .DEFAULT_GOAL := help

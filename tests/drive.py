@@ -24,7 +24,7 @@ from dispatcher.lifecycle import place, send
 from dispatcher.lifecycle.run import RetryAsked
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.reports import Runnable, rate_limit_status, runnable_calls
-from dispatcher.reports.status import Share
+from dispatcher.reports.status import KeyStatus
 from dispatcher.request import Call, Changes
 from dispatcher.states import State
 from tests.clock import Clock
@@ -153,10 +153,10 @@ class Drive(ABC):
         return engine.recover(now=self.clock.now)
 
     @staticmethod
-    def shares(key: str) -> Sequence[Share]:
-        """Return the shares that the status shows of a key."""
+    def status(key: str = "api") -> KeyStatus:
+        """Return what the status shows of a key."""
         (status,) = rate_limit_status([key])
-        return status.shares
+        return status
 
     def runnable(self) -> Runnable:
         """Return how many calls of the queue could start if a process were free."""
@@ -189,9 +189,15 @@ class Drive(ABC):
         """Return a call as it is now."""
         return CallQueue.objects.get(id=id_of(call))
 
-    def state(self, call: CallQueue | Run | UUID) -> State:
+    @staticmethod
+    def ticket(call: CallQueue | Run | UUID) -> UUID | None:
+        """Return the ticket of a call, if it is in flight."""
+        return CallQueue.objects.values_list("ticket", flat=True).get(id=id_of(call))
+
+    @staticmethod
+    def state(call: CallQueue | Run | UUID) -> State:
         """Return the state of a call."""
-        return State(self.row(call).state)
+        return State(CallQueue.objects.values_list("state", flat=True).get(id=id_of(call)))
 
     def states(self, calls: Iterable[CallQueue | Run | UUID]) -> list[State]:
         """Return the states of calls."""

@@ -44,6 +44,7 @@ _LOCKS = {
     "call": "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE",
     "lane": "SELECT FROM dispatcher_lane AS lane JOIN dispatcher_lanesite AS site ON site.lane_id = lane.id "
     f"WHERE lane.id = {_LANE} FOR UPDATE",
+    "place": f"SELECT FROM dispatcher_lanesite WHERE lane_id = {_LANE} FOR NO KEY UPDATE",
     "slot": "SELECT FROM dispatcher_slot WHERE call_id = %s FOR UPDATE",
     "key": "SELECT FROM dispatcher_ratelimitkey WHERE name = %s FOR UPDATE",
 }
@@ -51,7 +52,10 @@ _LOCKS = {
 
 @contextmanager
 def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[Any]]:
-    """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`, or a `key` by its name."""
+    """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`, or a `key` by its name.
+
+    `place`: be a trip that looks at its lane.
+    """
     with holding(_LOCKS[row], [of if isinstance(of, str) else id_of(of)]) as user:
         yield user
 

@@ -189,6 +189,18 @@ def test_a_member_that_gets_room_opens_the_group(drive: Drive, way: str) -> None
     assert chosen(run) == ("egress:3" if way == "new member" else "egress:1")
 
 
+@pytest.mark.deliveries("direct", "http")  # With the broker it takes a tick, which looks at each key, too.
+def test_the_group_opens_in_time_where_an_end_leaves_its_member_to_time(drive: Drive) -> None:
+    members(drive, 1, concurrency=1, throttle=(1, 60))
+    drive.send("egress:1")
+    (run,) = drive.take()
+    call = drive.send(EGRESS)
+    assert drive.take() == []
+    drive.end(run)
+    drive.clock.forward(60)
+    assert [each.call for each in drive.take()] == [call.id]
+
+
 def test_a_cancelled_call_of_a_member_opens_the_group(drive: Drive) -> None:
     drive.key("egress:1", concurrency=0)
     named, call = drive.send("egress:1", expires_at=drive.clock.now + timedelta(hours=1)), drive.send(EGRESS)

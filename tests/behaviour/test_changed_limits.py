@@ -171,6 +171,15 @@ def test_a_new_limit_of_one_key_does_not_let_a_call_past_another(drive: Drive) -
     assert ids(drive.take()) == [call.id]
 
 
+def test_the_status_has_the_limits_in_force(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.override(seconds=10, concurrency=3)
+    drive.clock.forward(9.9)
+    assert drive.status().policy.concurrency == 3
+    drive.clock.forward(0.1)
+    assert drive.status().policy.concurrency == 1
+
+
 def test_an_override_ends_at_its_time_and_not_at_the_next_tick(drive: Drive) -> None:
     drive.key(concurrency=1)
     drive.override(seconds=10, concurrency=3)

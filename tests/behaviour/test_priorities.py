@@ -171,6 +171,21 @@ def test_higher_ones_that_were_left_to_the_next_pass_go_first(drive: Drive, sett
     assert ids(drive.take(13)) == ids([*high, *low])
 
 
+@pytest.mark.deliveries("direct", "http")  # As above.
+def test_of_lanes_that_ends_leave_room_to_the_higher_one_is_next_though_it_was_served_last(drive: Drive) -> None:
+    drive.key(concurrency=2)
+    high = [drive.send_many(2, "api", drive.key(f"tenant:{number}").name, priority=5) for number in range(2)]
+    runs = drive.take(2)
+    drive.clock.forward(1)
+    low = drive.send("api")
+    assert drive.take() == []
+    free = drive.send_many(2, priority=1)  # A worker that has room for one of these need look at no key.
+    assert ids(drive.take()) == [free[0].id]
+    started = drive.take(ends=runs)
+    assert {*ids([*started, *drive.take()])} == {second.id for _, second in high}
+    assert drive.state(low) == State.AVAILABLE
+
+
 def test_the_order_of_priorities_goes_before_the_turns_of_lanes(drive: Drive) -> None:
     drive.key(concurrency=1)
     for name in "ab":

@@ -97,8 +97,13 @@ def test_a_tenant_gets_no_more_turns_for_lanes_in_two_queues(drive: Drive, tenan
     assert furthest(order[20:], dict.fromkeys(tenants, 1)) <= 3
 
 
-@pytest.mark.parametrize("limit", LIMITS)
-@pytest.mark.parametrize("room", [1, 4])
+@pytest.mark.parametrize(
+    ("limit", "room"),
+    [
+        *(("concurrency", 1), ("rate", 4), ("throttle", 4)),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("concurrency", 4), ("rate", 1), ("throttle", 1))),
+    ],
+)
 def test_turns_go_by_weight_and_cost(drive: Drive, limit: str, room: int) -> None:
     weights = {"tenant:a": 3, "tenant:b": 1}
     drive.key(**LIMITS[limit], fair_by="tenant:*")
@@ -224,7 +229,7 @@ def test_the_status_shows_the_shares(drive: Drive) -> None:
     owner = cut(drive, "tenant:a", 3, 9) | cut(drive, "tenant:b", 1, 9)
     drain([drive], owner, 4)
     (run,) = drive.take()
-    shares = drive.shares("api")
+    shares = drive.status().shares
     found = {share.share: (share.lanes, share.weight) for share in shares}
     assert found == {"tenant:a": (3, 1), "tenant:b": (1, 3)}
     assert min(share.ahead for share in shares) <= 1

@@ -11,7 +11,7 @@ from dispatcher.errors import RateLimited
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests import faults
-from tests.drive import Drive, Run
+from tests.drive import Drive, Run, ids
 from tests.faults import locked, promptly
 from tests.races.lockstep import actors
 
@@ -74,6 +74,17 @@ def test_room_that_comes_while_a_row_is_locked_is_used_within_two_ticks_of_its_e
         assert started == [other.id]
     drive.limit("full", concurrency=2)
     assert starts_within_two_ticks(drive, stopped)
+
+
+@pytest.mark.deliveries("direct", "http")  # With the broker it takes a tick, which looks for sleeping lanes, too.
+def test_a_call_whose_sleeping_lane_a_trip_has_locked_starts_as_soon_as_it_has_not(drive: Drive) -> None:
+    drive.send("locked")
+    (before,) = drive.drain()
+    with locked("place", drive.row(before)):
+        call = promptly(drive.send_and_die, "locked")
+        assert promptly(drive.take) == []
+    drive.clock.forward(0.1)
+    assert ids(drive.take()) == [call.id]
 
 
 @pytest.mark.parametrize("row", ["call", "key", "lane"])

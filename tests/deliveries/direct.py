@@ -63,11 +63,11 @@ class Direct(Celery):
         return [_run_of(each, worker) for each in starts]
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
-        before = self.row(run)
+        before = self.ticket(run)
         ending = ending_of(outcome_of(result, error), attempt=run.handle.attempt, policy=run.handle.retry)
         if not ending.is_plain:
             attempt.record(run.handle.ended(ending))
-            return self.row(run).ticket != before.ticket
+            return self.ticket(run) != before
         # Of another process than that which may be idle.
         taker = replace(self._taker(run.worker, [self.queue]), process=None)
         while (taken := self._trip(taker, [run], ending=ending)).locked:
@@ -88,9 +88,9 @@ class Direct(Celery):
             self.clock.forward((self.again_at - self.clock.now).total_seconds())
 
     def give_back(self, run: Run) -> bool:
-        before = self.row(run)
+        before = self.ticket(run)
         direct.give_back([(run.call, run.ticket)])
-        return self.row(run).ticket != before.ticket
+        return self.ticket(run) != before
 
     def _taker(self, worker: str, queues: Sequence[str]) -> Taker:
         turns = self.turns[worker]

@@ -49,7 +49,7 @@ class Http(Drive):
         return calls
 
     def end(self, run: Run, *, result: object = None, error: BaseException | None = None) -> bool:
-        before = self.row(run)
+        before = self.ticket(run)
         match error:
             case None:
                 worker_reports.ack(run.call, result=result, ticket=run.ticket, worker=self.site + run.worker)
@@ -59,12 +59,12 @@ class Http(Drive):
                 classes = [base.__name__ for base in type(error).__mro__]
                 report = Reported(type=type(error).__name__, message=str(error), classes=classes)
                 worker_reports.nack(run.call, report, ticket=run.ticket, worker=self.site + run.worker)
-        return self.row(run).ticket != before.ticket
+        return self.ticket(run) != before
 
     def beat(self, *runs: Run, worker: str = "one") -> int:
         return len(pull_workers.heartbeat(self.site + worker, [each.call for each in runs]).kept)
 
     def give_back(self, run: Run) -> bool:
-        before = self.row(run)
+        before = self.ticket(run)
         worker_reports.requeue(run.call, ticket=run.ticket)
-        return self.row(run).ticket != before.ticket
+        return self.ticket(run) != before

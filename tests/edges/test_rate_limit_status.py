@@ -103,8 +103,8 @@ def test_a_key_that_does_not_exist_and_a_time_that_does_not_pass_are_refused(
         printed(option, value)
 
 
-def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
-    RateLimitKey.objects.bulk_create(RateLimitKey(name=f"k{number}", concurrency=number) for number in range(10_000))
+def test_a_thousand_keys_are_reported_by_one_statement_and_right() -> None:
+    RateLimitKey.objects.bulk_create(RateLimitKey(name=f"k{number}", concurrency=number) for number in range(1_000))
     CallQueue.objects.send("t", keys=["k7"])
     CallQueue.objects.send("t", keys=["k0"])
     with connection.cursor() as cursor:
@@ -114,10 +114,10 @@ def test_ten_thousand_keys_are_reported_by_one_statement_and_right() -> None:
         items = {item["key"]: item for item in as_json()["items"]}
     # The one statement goes past Django's cursor; none may go through it.
     assert not queries.captured_queries
-    assert len(items) == 10_000
+    assert len(items) == 1_000
     assert items["k7"]["concurrency"] == {"limit": 7, "active": 1, "available": 6}
     assert items["k0"]["waiting_count"] == 1
-    assert items["k9999"]["concurrency"]["available"] == 9_999
+    assert items["k999"]["concurrency"]["available"] == 999
 
 
 def test_of_many_keys_those_that_stop_calls_are_shown_or_those_asked_for() -> None:

@@ -124,7 +124,10 @@ def addresses(database_url: str, broker_url: str) -> str:
     return "\n" + "\n".join(lines) + "\n"
 
 
-@pytest.fixture(scope="module", params=[pytest.param("direct", marks=pytest.mark.direct), "broker"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param("direct", marks=pytest.mark.direct), pytest.param("broker", marks=pytest.mark.slow)],
+)
 def site(
     services: Services, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[Site]:

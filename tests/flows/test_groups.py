@@ -45,9 +45,10 @@ def test_a_task_learns_which_key_was_chosen(processes: Processes, pool: str) -> 
     assert [most_at_once(spent_by_key()[key]) for key in keys] == [1, 1]
 
 
-@pytest.mark.smoke
 @pytest.mark.usefixtures("one_slot")
-@pytest.mark.parametrize("delivery", ["broker", pytest.param("direct", marks=pytest.mark.direct)], indirect=True)
+@pytest.mark.parametrize(
+    "delivery", ["broker", pytest.param("direct", marks=[pytest.mark.direct, pytest.mark.smoke])], indirect=True
+)
 def test_a_refused_call_goes_on_under_another_key_and_only_the_one_it_used_is_blocked(processes: Processes) -> None:
     RateLimitKey.objects.declare("provider")
     declare()

@@ -2,31 +2,72 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db import connection, models
 from django.utils import timezone
 
 from dispatcher.models import CallQueue, Lane, LaneSite, Note, RateLimitKey, Slot, Start
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, State
 
-_IS_PUT_ASIDE = Q(oversized_key__isnull=False)
-BROKEN = {
-    "its state is unknown": ~Q(state__in=[state.value for state in State]),
-    "a call in flight has a ticket, and no other": Q(state__in=IN_FLIGHT) ^ Q(ticket__isnull=False),
-    "an active call has started": Q(state=State.ACTIVE, started_at=None),
-    "an ended call has finished, and no other": Q(state__in=TERMINAL) ^ Q(finished_at__isnull=False),
-    "a due call has a time": Q(state__in=DUE, scheduled_at=None),
-    "it has a lane, or what makes it": Q(lane=None) ^ Q(placement__isnull=False),
-    "a call in flight has a lane": Q(state__in=IN_FLIGHT, lane=None),
-    "a call that is put aside waits": _IS_PUT_ASIDE & ~Q(state=State.AVAILABLE),
-    "a call that is put aside has its cost, and no other": _IS_PUT_ASIDE ^ Q(oversized_cost__isnull=False),
-    "a discarded call has a reason, and no other": Q(state=State.DISCARDED) ^ Q(reason__isnull=False),
+BROKEN: Mapping[str, Callable[[Any], bool]] = {
+    "its state is unknown": lambda call: call.state not in set(State),
+    "a call in flight has a ticket, and no other": lambda call: (call.state in IN_FLIGHT) != (call.ticket is not None),
+    "an active call has started": lambda call: call.state == State.ACTIVE and call.started_at is None,
+    "an ended call has finished, and no other": lambda call: (call.state in TERMINAL) != (call.finished_at is not None),
+    "a due call has a time": lambda call: call.state in DUE and call.scheduled_at is None,
+    "it has a lane, or what makes it": lambda call: (call.lane_id is None) != (call.placement is not None),
+    "a call in flight has a lane": lambda call: call.state in IN_FLIGHT and call.lane_id is None,
+    "a call that has not ended has a lane": lambda call: call.lane_id is None and call.finished_at is None,
+    "a call that is put aside waits": lambda call: call.oversized_key_id and call.state != State.AVAILABLE,
+    "a call that is put aside has its cost, and no other": (
+        lambda call: (call.oversized_key_id is None) != (call.oversized_cost is None)
+    ),
+    "a discarded call has a reason, and no other": (
+        lambda call: (call.state == State.DISCARDED) != (call.reason is not None)
+    ),
 }
 """Rules for the fields of a call, each with which calls break it."""
+_CALL = (
+    *("id", "state", "ticket", "lane_id", "position", "placement", "queue", "costs", "chosen_keys"),
+    *("oversized_key_id", "oversized_cost", "reason", "attempt", "errors", "error_count"),
+    *("scheduled_at", "dispatched_at", "started_at", "finished_at"),
+)
+
+
+class _Rows:
+    """The whole database, read once: a test run audits some ten thousand times."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.calls = _read(CallQueue, *_CALL)
+        self.keys = {key.id: key for key in RateLimitKey.objects.all()}
+        self.lanes = {lane.id: lane for lane in _read(Lane, "id", "queue", "key_ids")}
+        is_kept = models.Q(kept_until__isnull=False)  # until "infinity", maybe, which is no datetime
+        self.sites = list(
+            LaneSite.objects.annotate(is_kept=is_kept).values_list("lane_id", "place", "is_kept", named=True)
+        )
+        self.slots = _read(Slot, "call_id", "key_id", "cost", "started_at")
+        self.notes = _read(Note, "lane_id", "key_id")
+
+    def spent_by(self, lane: Any) -> list[RateLimitKey]:
+        """Return the keys that calls of a lane spend: the queue's own included."""
+        return [key for key in self.keys.values() if key.id in lane.key_ids or key.name == f"queue:{lane.queue}"]
+
+    def members(self, group: RateLimitKey) -> list[RateLimitKey]:
+        """Return the keys of a group."""
+        return [key for key in self.keys.values() if not key.is_group and key.name.startswith(group.name[:-1])]
+
+    def slots_of(self, key: RateLimitKey) -> list[Any]:
+        """Return the slots of a key."""
+        return [slot for slot in self.slots if slot.key_id == key.id]
+
+
+def _read(model: type[models.Model], *fields: str) -> list[Any]:
+    return list(model._default_manager.values_list(*fields, named=True))  # noqa: SLF001 -- documented by Django
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +89,16 @@ def audit(
     lane's calls were admitted in order of sending. limits_changed: past starts were under other limits. now: what time
     it is, if not the clock's.
     """
-    now = now or timezone.now()
-    found = [*_rows(), *_tickets(), *_slots(), *_totals(), *_placements(), *_places(now), *_attempts()]
+    rows = _Rows(now or timezone.now())
+    found = [*_fields(rows), *_slots(rows), *_totals(), *_places(rows), *_attempts(rows)]
     if has_ended:
-        found += _ends()
+        found += [
+            f"call {call.id} is {call.state} and has not ended" for call in rows.calls if call.state not in TERMINAL
+        ]
     if is_fifo:
-        found += _order()
+        found += _order(rows)
     if not limits_changed:
-        found += _limits(now)
+        found += _limits(rows)
     assert not found, "\n".join(found)
 
 
@@ -94,25 +137,24 @@ def too_close(spent: Iterable[Spent], spacing: timedelta) -> list[tuple[datetime
 
 def spent_by_key() -> dict[int, list[Spent]]:
     """Return what every call spent of every key: the queue's own key, and those chosen of its groups, included."""
-    queue_keys = {
-        key.name.removeprefix("queue:"): key.id for key in RateLimitKey.objects.filter(name__startswith="queue:")
-    }
-    names = dict(RateLimitKey.objects.values_list("id", "name"))
-    lanes = {lane.id: {*lane.key_ids, *filter(None, [queue_keys.get(lane.queue)])} for lane in Lane.objects.all()}
+    return _spent_by_key(_Rows(timezone.now()))
+
+
+def _spent_by_key(rows: _Rows) -> dict[int, list[Spent]]:
     spent: dict[int, list[Spent]] = defaultdict(list)
-    ids = {name: key for key, name in names.items()}
-    fields = ("lane_id", "costs", "state", "chosen_keys", "dispatched_at", "started_at", "finished_at")
-    for call in CallQueue.objects.values(*fields):
-        is_held = call["state"] in (*IN_FLIGHT, *TERMINAL)
-        costs = {key: call["costs"].get(names[key], 1) for key in (lanes[call["lane_id"]] if call["lane_id"] else ())}
-        chosen = {ids[key]: call["costs"].get(group, 1) for group, key in (call["chosen_keys"] or {}).items()}
+    ids = {key.name: key.id for key in rows.keys.values()}
+    of_lane = {lane.id: rows.spent_by(lane) for lane in rows.lanes.values()}
+    for call in rows.calls:
+        is_held = call.state in IN_FLIGHT or call.state in TERMINAL
+        costs = {key.id: call.costs.get(key.name, 1) for key in of_lane.get(call.lane_id, ())}
+        chosen = {ids[name]: call.costs.get(group, 1) for group, name in (call.chosen_keys or {}).items()}
         for key, cost in {**costs, **chosen}.items():
             spent[key].append(
                 Spent(
                     cost=cost,
-                    dispatched_at=call["dispatched_at"] if is_held else None,
-                    started_at=call["started_at"],
-                    finished_at=call["finished_at"],
+                    dispatched_at=call.dispatched_at if is_held else None,
+                    started_at=call.started_at,
+                    finished_at=call.finished_at,
                 )
             )
     return spent
@@ -126,21 +168,20 @@ def _totals() -> Iterable[str]:
             yield f"key {key} has started {before}, then {cost} at {at}: {total} in total"
 
 
-def _limits(now: datetime) -> Iterable[str]:
-    spent = spent_by_key()
-    for key in RateLimitKey.objects.all():
-        of_key = spent[key.id]
-        slots = list(Slot.objects.filter(key=key).values_list("cost", "started_at"))
-        if key.concurrency is not None and (held := sum(cost for cost, _ in slots)) > key.concurrency:
+def _limits(rows: _Rows) -> Iterable[str]:
+    spent = _spent_by_key(rows)
+    for key in rows.keys.values():
+        of_key, slots = spent[key.id], rows.slots_of(key)
+        if key.concurrency is not None and (held := sum(slot.cost for slot in slots)) > key.concurrency:
             yield f"{key}: {held} in slots, {key.concurrency} allowed"
         if key.concurrency is not None and (most := most_at_once(of_key)) > key.concurrency:
             yield f"{key}: {most} at once, {key.concurrency} allowed"
         if key.rate_limit is not None:
-            unstarted = sum(cost for cost, started_at in slots if started_at is None)
+            unstarted = sum(slot.cost for slot in slots if slot.started_at is None)
             most = most_in_any_window(of_key, key.rate_period)
             if most > key.rate_limit:
                 yield f"{key}: {most} starts in {key.rate_period}, {key.rate_limit} allowed"
-            latest = [call for call in of_key if call.started_at and call.started_at > now - key.rate_period]
+            latest = [call for call in of_key if call.started_at and call.started_at > rows.now - key.rate_period]
             if sum(call.cost for call in latest) + unstarted > key.rate_limit:
                 yield f"{key}: {len(latest)} starts just now and {unstarted} to come, {key.rate_limit} allowed"
         if key.throttle_limit is not None:
@@ -150,26 +191,20 @@ def _limits(now: datetime) -> Iterable[str]:
             )
 
 
-def _ends() -> Iterable[str]:
-    for call in CallQueue.objects.exclude(state__in=TERMINAL):
-        yield f"call {call.id} is {call.state} and has not ended"
-
-
-def _rows() -> Iterable[str]:
+def _fields(rows: _Rows) -> Iterable[str]:
     """Find calls and slots whose fields do not go together."""
-    for rule, broken in BROKEN.items():
-        yield from (f"call {call.id} is {call.state}: {rule}" for call in CallQueue.objects.filter(broken))
-    yield from (f"{slot} costs less than 1" for slot in Slot.objects.filter(cost__lt=1))
-
-
-def _tickets() -> Iterable[str]:
-    tickets = list(CallQueue.objects.filter(ticket__isnull=False).values_list("ticket", flat=True))
+    for call in rows.calls:
+        yield from (f"call {call.id} is {call.state}: {rule}" for rule, is_broken in BROKEN.items() if is_broken(call))
+        if call.lane_id is not None and call.lane_id not in rows.lanes:
+            yield f"the lane of call {call.id} is gone, which is {call.state}"
+    yield from (f"{slot} costs less than 1" for slot in rows.slots if slot.cost < 1)
+    tickets = [call.ticket for call in rows.calls if call.ticket is not None]
     if len(tickets) != len(set(tickets)):
         yield "two calls have the same ticket"
 
 
-def _attempts() -> Iterable[str]:
-    for call in CallQueue.objects.all():
+def _attempts(rows: _Rows) -> Iterable[str]:
+    for call in rows.calls:
         failed = sum(1 for error in call.errors if error["type"] not in {"Expired", "LimitReached"})
         failed += max(0, call.error_count - len(call.errors))
         ran = failed + (call.state in {State.COMPLETED, State.ACTIVE})
@@ -177,101 +212,82 @@ def _attempts() -> Iterable[str]:
             yield f"call {call.id} is {call.state} and counts {call.attempt} attempts, of which {ran} are known"
 
 
-def _slots() -> Iterable[str]:
+def _slots(rows: _Rows) -> Iterable[str]:
     held: dict[object, list[tuple[int | None, int]]] = defaultdict(list)
-    for call_id, key_id, cost in Slot.objects.values_list("call_id", "key_id", "cost"):
-        held[call_id].append((key_id, cost))
-    in_flight = {call.id: call for call in CallQueue.objects.in_flight()}
+    for slot in rows.slots:
+        held[slot.call_id].append((slot.key_id, slot.cost))
+    in_flight = {call.id: call for call in rows.calls if call.state in IN_FLIGHT}
     yield from (f"call {call_id} holds slots and is not in flight" for call_id in held.keys() - in_flight.keys())
     yield from (f"call {call_id} is in flight and holds no slot" for call_id in in_flight.keys() - held.keys())
-    names = dict(RateLimitKey.objects.values_list("id", "name"))
-    lanes = {lane.id: lane for lane in Lane.objects.all()}
     for call_id in held.keys() & in_flight.keys():
         call = in_flight[call_id]
-        keys = {*lanes[call.lane_id].key_ids, *(key for key, name in names.items() if name == f"queue:{call.queue}")}
-        costs = {names[key]: call.costs.get(names[key], 1) for key in keys}
-        patterns = [name for name in costs if name.endswith("*")]
-        costs |= {(call.chosen_keys or {})[name]: costs[name] for name in patterns}
-        wanted = sorted((key, costs[name]) for key, name in names.items() if name in costs) or [(None, 1)]
+        costs = {key.name: call.costs.get(key.name, 1) for key in rows.spent_by(rows.lanes[call.lane_id])}
+        costs |= {(call.chosen_keys or {})[name]: cost for name, cost in costs.items() if name.endswith("*")}
+        wanted = sorted((key.id, costs[key.name]) for key in rows.keys.values() if key.name in costs) or [(None, 1)]
         if sorted(held[call_id]) != wanted:
             yield f"call {call_id} holds {held[call_id]}, {wanted} is its cost"
 
 
-def _placements() -> Iterable[str]:
-    for call in CallQueue.objects.filter(lane=None, finished_at=None):
-        yield f"call {call.id} is {call.state} and has no lane"
-    for call in CallQueue.objects.filter(lane__isnull=False).exclude(lane_id__in=Lane.objects.values("id")):
-        yield f"the lane of call {call.id} is gone, which is {call.state}"
-
-
-def _places(now: datetime) -> Iterable[str]:
+def _places(rows: _Rows) -> Iterable[str]:
     """Find lanes over waiting calls that no trip would find: asleep, or parked on a key that nothing will open."""
-    sites = list(LaneSite.objects.annotate(is_kept=Q(kept_until__isnull=False)).defer("kept_until").order_by("lane_id"))
-    if [site.lane_id for site in sites] != sorted(Lane.objects.values_list("id", flat=True)):
+    if sorted(site.lane_id for site in rows.sites) != sorted(rows.lanes):
         yield "not every lane has one site, or a site has no lane"
-    in_line = CallQueue.objects.waiting().filter(oversized_key=None)
-    waiting = set(in_line.values_list("lane_id", flat=True))
-    noted = set(Note.objects.values_list("lane_id", flat=True))
-    keys = {key.id: key for key in RateLimitKey.objects.all()}
-    lanes = {lane.id: lane for lane in Lane.objects.filter(id__in=waiting)}
-    kept = {site.place for site in sites if site.is_kept}  # workers of the first lane look at the key
+    waiting: dict[int, list[Any]] = defaultdict(list)
+    for call in sorted(rows.calls, key=lambda call: call.position):
+        if call.state == State.AVAILABLE and call.oversized_key_id is None:
+            waiting[call.lane_id].append(call)
+    noted = {note.lane_id for note in rows.notes}
+    kept = {site.place for site in rows.sites if site.is_kept}  # workers of the first lane look at it
     # Lanes were made ready for its room: who serves one of these looks at the key.
-    served = [lanes[site.lane_id] for site in sites if site.place == 0 and site.lane_id in waiting]
+    served = [rows.lanes[site.lane_id] for site in rows.sites if site.place == 0 and site.lane_id in waiting]
     ready = {key for lane in served for key in lane.key_ids}
-    for site in sites:
+    for site in rows.sites:
         if site.lane_id not in waiting or site.lane_id in noted:
             continue
+        lane = rows.lanes[site.lane_id]
         if site.place is None:
-            yield f"lane {site.lane_id} sleeps over waiting calls"
+            yield f"lane {lane.id} sleeps over waiting calls"
         elif site.place < 0:
-            spent = _spent_by(lanes[site.lane_id], keys.values())
+            spent = rows.spent_by(lane)
+            spent += [key for group in spent if group.is_group for key in rows.members(group)]
             if not any(key.per_worker or key.override_per_worker for key in spent):
-                yield f"lane {site.lane_id} waits for a worker with room, and its keys have no limit per worker"
+                yield f"lane {lane.id} waits for a worker with room, and its keys have no limit per worker"
         elif site.place > 0 and site.place not in kept | ready:
-            yield from _parked(lanes[site.lane_id], keys.get(site.place), in_line, now)
+            yield from _parked(rows, lane, rows.keys.get(site.place), waiting[lane.id][0])
 
 
-def _parked(lane: Lane, key: RateLimitKey | None, in_line: QuerySet[CallQueue], now: datetime) -> Iterable[str]:
-    """Find a lane that is parked on a key with room of which there is no note."""
+def _parked(rows: _Rows, lane: Any, key: RateLimitKey | None, first: Any) -> Iterable[str]:
+    """Find a lane that is parked on a key with room of which there is no note; `first`: its first call."""
     if key is None:
         yield f"lane {lane.id} is parked on a key that is gone"
         return
-    costs = in_line.filter(lane=lane).order_by("position").values_list("costs", flat=True)
-    cost = costs[0].get(key.name, 1)
-    several = RateLimitKey.objects.filter(name__startswith=key.name[:-1], is_group=False) if key.is_group else []
-    is_shut = _is_shut(key, cost, now) or (
-        key.is_group and all(_is_shut(each, cost, now, is_member=True) for each in several)
+    cost = first.costs.get(key.name, 1)
+    several = rows.members(key) if key.is_group else []
+    is_shut = _is_shut(rows, key, cost) or (
+        key.is_group and all(_is_shut(rows, each, cost, is_member=True) for each in several)
     )
-    if not is_shut and not Note.objects.filter(key_id__in=[key.id, *(each.id for each in several)]).exists():
+    if not is_shut and not {key.id, *(each.id for each in several)} & {note.key_id for note in rows.notes}:
         yield f"lane {lane.id} is parked on {key}, which nothing will open"
 
 
-def _spent_by(lane: Lane, keys: Iterable[RateLimitKey]) -> list[RateLimitKey]:
-    """Return the keys that calls of a lane may spend: also those of groups."""
-    named = [key for key in keys if key.id in lane.key_ids or key.name == f"queue:{lane.queue}"]
-    groups = tuple(key.name[:-1] for key in named if key.is_group)
-    return [*named, *(key for key in keys if groups and key.name.startswith(groups))]
-
-
-def _is_shut(key: RateLimitKey, cost: int, now: datetime, *, is_member: bool = False) -> bool:
+def _is_shut(rows: _Rows, key: RateLimitKey, cost: int, *, is_member: bool = False) -> bool:
     """Return whether a key has no room for a cost by its concurrency, or is paused.
 
     A call that costs more than the key allows at all waits apart, unless the key is one of several.
     """
-    held = sum(Slot.objects.filter(key=key).values_list("cost", flat=True))
-    concurrency = key.override_concurrency if key.override_until and key.override_until > now else key.concurrency
+    held = sum(slot.cost for slot in rows.slots_of(key))
+    concurrency = key.override_concurrency if key.override_until and key.override_until > rows.now else key.concurrency
     is_full = concurrency is not None and held + cost > concurrency and (is_member or held > 0 or concurrency == 0)
     return key.is_paused or is_full
 
 
-def _order() -> Iterable[str]:
-    calls: dict[int, list[tuple[int, datetime]]] = defaultdict(list)
-    admitted = CallQueue.objects.filter(dispatched_at__isnull=False).order_by("position")
-    for lane_id, position, dispatched_at in admitted.values_list("lane_id", "position", "dispatched_at"):
-        calls[lane_id].append((position, dispatched_at))
-    for lane_id, of_lane in calls.items():
-        times = [dispatched_at for _, dispatched_at in of_lane]
-        if times != sorted(times):
+def _order(rows: _Rows) -> Iterable[str]:
+    times: dict[int, list[datetime]] = defaultdict(list)
+    for call in sorted(rows.calls, key=lambda call: call.position):
+        if call.dispatched_at is not None:
+            times[call.lane_id].append(call.dispatched_at)
+    for lane_id, of_lane in times.items():
+        if of_lane != sorted(of_lane):
             yield f"lane {lane_id} did not admit its calls in order of sending"
 
 
