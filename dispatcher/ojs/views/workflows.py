@@ -176,7 +176,8 @@ def _render(workflow: Workflow) -> dict[str, Any]:
         }
         for place, plan in enumerate(workflow.plan)
     ]
-    counts = [step["state"] for step in steps]
+    parts_name = "jobs" if workflow.kind in ("group", "batch") else "steps"
+    states = [step["state"] for step in steps]
     failed = [str(part.call) for part in parts if part.outcome == "failed" and part.call]
     errors = [_error(part, calls) for part in parts if part.outcome == "failed"]
     return without_nulls(
@@ -185,7 +186,9 @@ def _render(workflow: Workflow) -> dict[str, Any]:
             "type": workflow.kind,
             "name": workflow.name or None,
             "state": workflow.state,
-            "jobs" if workflow.kind in ("group", "batch") else "steps": steps,
+            parts_name: steps,
+            f"{parts_name}_total": len(steps),
+            f"{parts_name}_completed": states.count("completed"),
             "callbacks": {part.role: _part(part, calls) for part in parts if part.role != STEP} or None,
             "failed_step_index": workflow.failed_part,
             "failed_job_ids": failed or None,
@@ -196,8 +199,8 @@ def _render(workflow: Workflow) -> dict[str, Any]:
                 "created_at": format_time(workflow.created_at),
                 "completed_at": format_time(workflow.ended_at),
                 "job_count": len(steps),
-                "completed_count": counts.count("completed"),
-                "failed_count": counts.count("failed"),
+                "completed_count": states.count("completed"),
+                "failed_count": states.count("failed"),
             },
         }
     )
