@@ -1,15 +1,18 @@
 """Queries for jobs: each uses an index, or scans a bounded window of all jobs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from time import monotonic
 from typing import Final
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
+from django.http import HttpRequest
 
 from dispatcher.models import CallQueue, Slot
-from dispatcher.ojs.pagination import read_cursor, window, write_cursor
+from dispatcher.ojs import jobs
+from dispatcher.ojs.pagination import Page, paginate, read_cursor, window, write_cursor
 from dispatcher.ojs.wire import invalid, parse_time
 from dispatcher.states import DUE, TERMINAL, State
 
@@ -29,7 +32,7 @@ _ORDERS: Final[Mapping[str, tuple[Sequence[str], Q]]] = {
 
 def list_jobs(given: dict[str, str]) -> tuple[QuerySet[CallQueue], Sequence[str], QuerySet[CallQueue] | None]:
     """Return the requested calls, an index order for them, and the calls that this index scans."""
-    calls, all_calls = filter_jobs(given).prefetch_related("job"), CallQueue.objects.all()
+    calls, all_calls = filter_jobs(given), CallQueue.objects.all()
     named = {name for name in ("queue", "state", "type", "since", "until") if given.get(name)}
     state = given.get("state") or ""
     if state == State.ACTIVE:
@@ -41,6 +44,26 @@ def list_jobs(given: dict[str, str]) -> tuple[QuerySet[CallQueue], Sequence[str]
     in_state = all_calls.filter(condition, state=state)
     in_state = in_state.filter(queue=given["queue"]) if "queue" in named else in_state
     return calls.filter(condition), order, None if named <= {"state", "queue"} else in_state
+
+
+def page(
+    request: HttpRequest,
+    calls: QuerySet[CallQueue],
+    *,
+    order: Sequence[str],
+    among: QuerySet[CallQueue] | None,
+    default: int,
+) -> Page:
+    """Return the requested page of calls, with their jobs: as many as an answer has room for; see paginate."""
+    found = paginate(
+        request,
+        calls.only(*(name.removeprefix("-") for name in order)),
+        order=order,
+        among=among,
+        default=default,
+        fitting=lambda rows: jobs.fitting([call.id for call in rows]),
+    )
+    return replace(found, rows=jobs.read([call.id for call in found.rows]))
 
 
 def filter_jobs(given: dict[str, str]) -> QuerySet[CallQueue]:

@@ -6,13 +6,14 @@ list's order: it may have fewer rows than `limit`, or none, and `next_cursor` co
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db.models import Field, Model, Q, QuerySet
+from django.db.models import Field, Func, IntegerField, Model, Q, QuerySet, TextField
+from django.db.models.functions import Cast
 from django.http import HttpRequest
 
 from dispatcher import validate
@@ -47,11 +48,13 @@ def paginate(
     order: Sequence[str],
     among: QuerySet[Any] | None = None,
     default: int = 50,
+    fitting: Callable[[Sequence[Any]], int] = len,
 ) -> Page:
     """Return the requested page of these rows. Raises Problem.
 
     order: fields that identify each row, all ascending or all descending ("-"); an index has them.
     among: the rows that this index scans, a superset of `rows`; None: `rows` themselves.
+    fitting: how many of the rows, in order, the answer has room for.
     """
     limit = number(request, "limit", number(request, "per_page", default, _MOST), _MOST)
     first = window(rows, order, among)
@@ -68,10 +71,11 @@ def paginate(
         shown, offset = first, _offset(request, limit)
         summary |= {"offset": offset, "page": offset // limit + 1}
     found = list(shown.rows[offset : offset + limit + 1])
-    last = order_values(found[limit - 1], order) if len(found) > limit else shown.last
+    count = fitting(found[:limit])
+    last = order_values(found[count - 1], order) if len(found) > count else shown.last
     next_cursor = None if last is None else write_cursor(last, order)
     summary |= {"has_more": last is not None, "next_cursor": next_cursor, "per_page": limit}
-    return Page(rows=found[:limit], pagination=without_nulls(summary))
+    return Page(rows=found[:count], pagination=without_nulls(summary))
 
 
 def window(
@@ -89,6 +93,11 @@ def window(
     return Window(
         rows=ordered if last is None else ordered.filter(_after_or_before(order, last, is_behind=False)), last=last
     )
+
+
+def json_bytes(field: str) -> Func:
+    """Return how many bytes a JSON field of a row takes as a text."""
+    return Func(Cast(field, TextField()), function="octet_length", output_field=IntegerField())
 
 
 def order_values(row: Model, order: Sequence[str]) -> tuple[Any, ...]:

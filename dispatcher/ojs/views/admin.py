@@ -133,7 +133,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     `limit`. Continue while there is a `next_cursor`.
     """
     rows, order, among = job_query.list_jobs(request.GET.dict())
-    found = paginate(request, rows, order=order, among=among, default=20)
+    found = job_query.page(request, rows, order=order, among=among, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 

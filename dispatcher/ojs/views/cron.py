@@ -10,10 +10,11 @@ from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.cron import delete_cron, list_crons, register_cron, set_cron_enabled
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
+from dispatcher.ojs.pagination import json_bytes, paginate
 from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
 from dispatcher.ojs.responses import replies
-from dispatcher.ojs.wire import format_time, invalid, json_response, missing, without_nulls
+from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, missing, without_nulls
 
 router = Router(tags=["cron"])
 
@@ -53,11 +54,19 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
 @router.get("/cron", response=replies(), summary="The crons", auth=READ)
 def list_all(request: HttpRequest) -> HttpResponse:
     """List the crons."""
-    found = [_render(cron) for cron in list_crons()]
+    rows = Cron.objects.annotate(bytes=json_bytes("job")).only("name")
     if (wanted := request.GET.get("enabled")) in ("true", "false"):
-        found = [cron for cron in found if cron["enabled"] == (wanted == "true")]
-    pagination = {"total": len(found), "has_more": False}
-    return json_response({"cron_jobs": found, "crons": found, "count": len(found), "pagination": pagination})
+        rows = rows.filter(is_enabled=wanted == "true")
+    # What a cron sends is written four times.
+    page = paginate(
+        request,
+        rows,
+        order=["name"],
+        default=200,
+        fitting=lambda crons: fitting((cron.bytes for cron in crons), ANSWER_BYTES // 4),
+    )
+    shown = [_render(cron) for cron in Cron.objects.filter(name__in=[row.name for row in page.rows]).order_by("name")]
+    return json_response({"cron_jobs": shown, "crons": shown, "count": len(shown), "pagination": page.pagination})
 
 
 @router.get("/cron/{name}", response=replies(), summary="A cron", auth=READ)

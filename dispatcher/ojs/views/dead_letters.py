@@ -10,9 +10,10 @@ from ninja import Router
 
 from dispatcher import api, sql
 from dispatcher.models import CallQueue
+from dispatcher.ojs import job_query
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.job import write_job
-from dispatcher.ojs.pagination import paginate, window
+from dispatcher.ojs.pagination import window
 from dispatcher.ojs.permissions import visible_job
 from dispatcher.ojs.responses import ItemsReply, JobOrSummaryReply, JobReply, JobsReply, replies
 from dispatcher.ojs.wire import MEDIA_TYPE, format_time, is_admins, job_body, json_response, parse_id, the_one
@@ -35,7 +36,7 @@ def letters(request: HttpRequest) -> HttpResponse:
     """List the dead letters, latest first; `queue` and `type` filter them."""
     named = {"queue": request.GET.get("queue"), "task": request.GET.get("type")}
     rows = _dead().filter(**{field: value for field, value in named.items() if value})
-    found = paginate(request, rows, order=_ORDER, among=_discarded(), default=20 if is_admins(request) else 50)
+    found = job_query.page(request, rows, order=_ORDER, among=_discarded(), default=20 if is_admins(request) else 50)
     name = "items" if is_admins(request) else "jobs"
     return json_response({name: [write_job(call) for call in found.rows], "pagination": found.pagination})
 
@@ -124,5 +125,4 @@ def _dead() -> QuerySet[CallQueue]:
 
 def _discarded() -> QuerySet[CallQueue]:
     # Both conditions are needed for the index of ended calls.
-    discarded = CallQueue.objects.prefetch_related("job")
-    return discarded.filter(state=State.DISCARDED, finished_at__isnull=False)
+    return CallQueue.objects.filter(state=State.DISCARDED, finished_at__isnull=False)

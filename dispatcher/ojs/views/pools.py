@@ -8,12 +8,12 @@ from ninja import Router
 from dispatcher.models import Queue
 from dispatcher.ojs.api import ADMIN, READ
 from dispatcher.ojs.models import Pool
-from dispatcher.ojs.pagination import paginate
+from dispatcher.ojs.pagination import json_bytes, paginate
 from dispatcher.ojs.queues import queue_name
 from dispatcher.ojs.requests import PoolIn
 from dispatcher.ojs.responses import ItemsReply, replies
 from dispatcher.ojs.views.queues import LIST_COUNT_LIMIT, count_calls
-from dispatcher.ojs.wire import format_time, invalid, json_response, the_one
+from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one
 
 router = Router(tags=["pools"])
 
@@ -39,8 +39,16 @@ def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
 @router.get("/admin/pools", response=replies(ItemsReply), summary="The pools", auth=READ)
 def list_pools(request: HttpRequest) -> HttpResponse:
     """List the pools."""
-    found = [_render(pool) for pool in Pool.objects.order_by("name")]
-    return json_response({"items": found, "pagination": {"total": len(found), "has_more": False, "page": 1}})
+    rows = Pool.objects.annotate(bytes=json_bytes("weights"))
+    # The names of the queues are written twice.
+    found = paginate(
+        request,
+        rows,
+        order=["name"],
+        default=200,
+        fitting=lambda pools: fitting((pool.bytes for pool in pools), ANSWER_BYTES // 2),
+    )
+    return json_response({"items": [_render(pool) for pool in found.rows], "pagination": found.pagination})
 
 
 @router.get("/admin/pools/{name}", response=replies(), summary="A pool", auth=READ)

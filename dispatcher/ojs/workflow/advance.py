@@ -31,7 +31,8 @@ from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull
 from dispatcher.models import CallQueue
 from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.models import Part, Workflow
-from dispatcher.ojs.wire import Problem
+from dispatcher.ojs.pagination import json_bytes
+from dispatcher.ojs.wire import ANSWER_BYTES, Problem, fitting
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, NextPart, is_workflow, next_parts
 from dispatcher.ojs.workflow.start import draft, enqueue_request, start_parts
 
@@ -133,8 +134,14 @@ def workflow_of(call: CallQueue) -> UUID | None:
 
 
 def parts_of(workflow: Workflow) -> Sequence[Part]:
-    """Return the started parts of a workflow, in order."""
-    return list(workflow.parts.select_related("child").order_by("id"))
+    """Return the started parts of a workflow, in order; results only of the first that half an answer has room for."""
+    rows = workflow.parts.select_related("child").annotate(bytes=json_bytes("result")).order_by("id")
+    parts = list(rows.defer("result", "child__plan", "child__callbacks", "child__results"))
+    shown = parts[: fitting((part.bytes for part in parts), ANSWER_BYTES // 2)]
+    results = dict(workflow.parts.filter(id__in=[part.id for part in shown]).values_list("id", "result"))
+    for part in parts:
+        part.result = results.get(part.id)
+    return parts
 
 
 def _advance_safely(numbers: Sequence[UUID]) -> set[UUID]:
