@@ -64,7 +64,7 @@ class ApiToken(Record):
     digest = models.CharField(max_length=64, unique=True, editable=False)
     scopes = ArrayField(
         models.CharField(max_length=255),
-        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+        help_text="Scopes: send, fetch, read, admin; send:mail* for some queues only, with key:smtp* for some keys.",
     )
     is_active = models.BooleanField("active", default=True)
     expires_at = models.DateTimeField(null=True, blank=True)

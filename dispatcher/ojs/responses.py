@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-ERRORS = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500, 503})
+ERRORS = frozenset({400, 401, 403, 404, 405, 409, 411, 413, 422, 429, 500, 503})
 
 
 class Reply(BaseModel):

@@ -21,12 +21,41 @@ LARGE = "x" * 70_000
 
 @pytest.mark.parametrize(
     "job",
-    [{"unknown": LARGE}, {"options": {"tags": ["x" * 4_000] * 20}}, {"args": [LARGE]}, {"options": {"more": LARGE}}],
+    [
+        *(
+            {"unknown": LARGE},
+            {"options": {"tags": ["x" * 4_000] * 20}},
+            {"args": [LARGE]},
+            {"options": {"more": LARGE}},
+        ),
+        {"options": {"retry": {"non_retryable_errors": ["x" * 250] * 300}}},
+    ],
 )
 def test_a_job_is_bounded_with_all_that_is_kept_of_it(api: Api, settings: Settings, job: dict[str, Any]) -> None:
     settings.DISPATCHER = {**settings.DISPATCHER, "max_payload_bytes": 65_536}
     api.post("/jobs", {"type": "a", "args": [], **job}, status=413)
     assert not CallQueue.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "job", [{"args": [LARGE]}, {"meta": {"a": "x" * 60_000, "b": "y" * 5_000}}, {"options": {"more": LARGE}}]
+)
+def test_the_job_of_a_cron_is_bounded_too(api: Api, settings: Settings, job: dict[str, Any]) -> None:
+    settings.DISPATCHER = {**settings.DISPATCHER, "max_payload_bytes": 65_000}
+    for cron in ({"type": "a", **job}, {"job_template": {"type": "a", **job}}):
+        api.post("/cron", {"name": "nightly", "cron": "@daily", **cron}, status=413)
+    assert api.get("/cron")["count"] == 0
+
+
+def test_a_result_that_is_too_large_is_refused_and_the_job_goes_on(api: Api, settings: Settings) -> None:
+    settings.DISPATCHER = {**settings.DISPATCHER, "max_payload_bytes": 65_000}
+    job = api.taken()
+    answer = api.ack(job, result=LARGE, status=413)
+    assert (field_of(answer), "store it elsewhere" in answer["error"]["message"]) == ("result", True)
+    assert api.get(f"/jobs/{job['id']}")["job"]["state"] == "active"
+    # In bytes of UTF-8, as it is stored.
+    api.ack(job, result="ä" * 32_000)
+    assert api.get(f"/jobs/{job['id']}")["job"]["result"] == "ä" * 32_000
 
 
 @pytest.mark.parametrize("more", [{"details": {"a": LARGE}}, {"backtrace": [LARGE]}, {"unknown": LARGE}])

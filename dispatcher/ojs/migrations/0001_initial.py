@@ -83,7 +83,7 @@ class Migration(migrations.Migration):
                     "scopes",
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=255),
-                        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+                        help_text="Scopes: send, fetch, read, admin; send:mail* for some queues only, with key:smtp* for some keys.",
                         size=None,
                     ),
                 ),

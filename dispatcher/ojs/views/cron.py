@@ -1,11 +1,13 @@
 """Crons: periodic jobs (ojs-cron)."""
 
+from dataclasses import replace
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import ValidationError
 
+from dispatcher.engine import compose
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.cron import delete_cron, list_crons, register_cron, set_cron_enabled
 from dispatcher.ojs.job import read_job
@@ -38,6 +40,7 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     job = _job(wanted)
     made = read_job(job)
     access_of(request).require("send", made.queue)
+    compose.check(replace(made.call, queue=made.queue))
     create_queues([made.queue])
     cron = Cron(
         name=wanted.name,

@@ -78,8 +78,14 @@ def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
 
 @router.post("/workers/ack", response=replies(AckReply), summary="ACK")
 def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
-    """Record that a job is completed."""
-    ended = worker_reports.ack(_allowed(request, done), result=done.result, **proof(done))
+    """Record that a job is completed. A result that is too large is refused, and the job goes on."""
+    call = _allowed(request, done)
+    if (size := json_size(done.result)) > (most := conf().max_payload_bytes):
+        message = (
+            f"result: takes {size} bytes, over max_payload_bytes ({most}); store it elsewhere and send a reference."
+        )
+        raise Problem(413, "invalid_request", message, details={"field": "result"})
+    ended = worker_reports.ack(call, result=done.result, **proof(done))
     if isinstance(ended, RejectedReport):
         raise rejected(ended, done.job_id)
     _advance(ended)
