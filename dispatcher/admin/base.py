@@ -34,7 +34,7 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
 class _IndexOrder(ChangeList):
     """A list in the order of its ModelAdmin, whatever the URL asks for."""
 
-    def get_queryset(self, request: HttpRequest, exclude_parameters: list[str] | None = None) -> QuerySet[Model]:
+    def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
         """Return the rows that the filters select; none has NUL, which PostgreSQL refuses to compare with."""
         if "%00" in request.META["QUERY_STRING"]:
             raise IncorrectLookupParameters
