@@ -205,8 +205,7 @@ class Cron(Record):
         max_length=16, default="skip", help_text="While its previous call runs: skip, allow, cancel_previous, enqueue."
     )
     is_enabled = models.BooleanField("enabled", default=True)
-    job = models.JSONField(help_text="The call as its sender gave it, for display.")
-    call = models.JSONField(help_text="The call as it is sent.")
+    job = models.JSONField(help_text="What it sends, as its sender gave it.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     last_run_at = models.DateTimeField(null=True)
     next_run_at = models.DateTimeField(null=True, help_text="None while it is disabled, or if its time never comes.")

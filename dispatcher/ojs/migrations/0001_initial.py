@@ -6,11 +6,11 @@ whose job another transaction has locked is not written: it comes again, as wher
 cancel or retry a call wait.
 """
 
-import django.contrib.postgres.fields
-import django.db.models.deletion
-import django.db.models.functions.datetime
-import uuid_utils.compat
+from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
+from django.db.models import CASCADE, DO_NOTHING, Index, Q, UniqueConstraint
+from django.db.models.functions import Now
+from uuid_utils.compat import uuid7
 
 OF_A_CALL = """
 ALTER TABLE dispatcher_ojs_job ADD CONSTRAINT job_is_of_a_call
@@ -65,9 +65,7 @@ class Migration(migrations.Migration):
 
     initial = True
 
-    dependencies = [
-        ("dispatcher", "0001_initial"),
-    ]
+    dependencies = [("dispatcher", "0001_initial")]
 
     operations = [
         migrations.CreateModel(
@@ -81,7 +79,7 @@ class Migration(migrations.Migration):
                 ("digest", models.CharField(editable=False, max_length=64, unique=True)),
                 (
                     "scopes",
-                    django.contrib.postgres.fields.ArrayField(
+                    ArrayField(
                         base_field=models.CharField(max_length=255),
                         help_text="Scopes: send, fetch, read, admin; send:mail* for some queues only, with key:smtp* for some keys.",
                         size=None,
@@ -89,14 +87,9 @@ class Migration(migrations.Migration):
                 ),
                 ("is_active", models.BooleanField(default=True, verbose_name="active")),
                 ("expires_at", models.DateTimeField(blank=True, null=True)),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
-            options={
-                "verbose_name": "API token",
-            },
+            options={"verbose_name": "API token"},
         ),
         migrations.CreateModel(
             name="Cron",
@@ -113,12 +106,8 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("is_enabled", models.BooleanField(default=True, verbose_name="enabled")),
-                ("job", models.JSONField(help_text="The call as its sender gave it, for display.")),
-                ("call", models.JSONField(help_text="The call as it is sent.")),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("job", models.JSONField(help_text="What it sends, as its sender gave it.")),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
                 ("last_run_at", models.DateTimeField(null=True)),
                 (
                     "next_run_at",
@@ -143,10 +132,7 @@ class Migration(migrations.Migration):
                         default=dict, help_text="Its queues with their weights: how often each comes first."
                     ),
                 ),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
         ),
         migrations.CreateModel(
@@ -156,7 +142,7 @@ class Migration(migrations.Migration):
                 ("name", models.CharField(help_text="Its worker_id.", max_length=255, unique=True)),
                 (
                     "queues",
-                    django.contrib.postgres.fields.ArrayField(
+                    ArrayField(
                         base_field=models.CharField(max_length=255),
                         default=list,
                         help_text="The queues of its last fetch.",
@@ -178,26 +164,19 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("seen_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("started_at", models.DateTimeField(db_default=Now())),
+                ("seen_at", models.DateTimeField(db_default=Now())),
             ],
-            options={
-                "verbose_name": "fetching worker",
-            },
+            options={"verbose_name": "fetching worker"},
         ),
         migrations.CreateModel(
             name="Subscription",
             fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", models.UUIDField(default=uuid7, editable=False, primary_key=True, serialize=False)),
                 ("url", models.URLField(max_length=2000)),
                 (
                     "events",
-                    django.contrib.postgres.fields.ArrayField(
+                    ArrayField(
                         base_field=models.CharField(max_length=64),
                         help_text="Types, such as job.completed, job.* or *.",
                         size=None,
@@ -209,10 +188,7 @@ class Migration(migrations.Migration):
                     "delivered_cursor",
                     models.CharField(default="", help_text="Events up to here were delivered.", max_length=64),
                 ),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
         ),
         migrations.CreateModel(
@@ -223,7 +199,7 @@ class Migration(migrations.Migration):
                     models.OneToOneField(
                         db_constraint=False,
                         help_text="The migration adds the foreign key: the database deletes the row with the call.",
-                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        on_delete=DO_NOTHING,
                         primary_key=True,
                         related_name="job",
                         serialize=False,
@@ -263,23 +239,18 @@ class Migration(migrations.Migration):
             ],
             options={
                 "indexes": [
-                    models.Index(
-                        condition=models.Q(("unique_key__isnull", False)),
+                    Index(
+                        condition=Q(("unique_key__isnull", False)),
                         fields=["unique_key", "outcome", "created_at"],
                         name="job_unique",
-                    ),
-                ],
+                    )
+                ]
             },
         ),
         migrations.CreateModel(
             name="Workflow",
             fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", models.UUIDField(default=uuid7, editable=False, primary_key=True, serialize=False)),
                 ("name", models.CharField(blank=True, max_length=255)),
                 ("kind", models.CharField(help_text="chain, group, batch or graph.", max_length=16)),
                 (
@@ -300,10 +271,7 @@ class Migration(migrations.Migration):
                     models.JSONField(default=dict, help_text="Results of earlier parts that it was started with."),
                 ),
                 ("failed_part", models.PositiveIntegerField(null=True)),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
                 ("ended_at", models.DateTimeField(null=True)),
                 (
                     "look_at",
@@ -316,13 +284,23 @@ class Migration(migrations.Migration):
                 (
                     "parent",
                     models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="children",
-                        to="dispatcher_ojs.workflow",
+                        null=True, on_delete=CASCADE, related_name="children", to="dispatcher_ojs.workflow"
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    Index(condition=Q(("look_at__isnull", False)), fields=["look_at"], name="workflow_look"),
+                    Index(condition=Q(("state", "running")), fields=["id"], name="workflow_running"),
+                    Index(fields=["created_at"], name="workflow_made"),
+                    Index(condition=Q(("ended_at__isnull", False)), fields=["ended_at"], name="workflow_ended"),
+                    Index(
+                        condition=Q(("ended_at__isnull", False), ("parent__isnull", True)),
+                        fields=["ended_at"],
+                        name="workflow_root_ended",
+                    ),
+                ]
+            },
         ),
         migrations.CreateModel(
             name="Part",
@@ -352,67 +330,23 @@ class Migration(migrations.Migration):
                 (
                     "child",
                     models.OneToOneField(
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="part",
-                        to="dispatcher_ojs.workflow",
+                        null=True, on_delete=CASCADE, related_name="part", to="dispatcher_ojs.workflow"
                     ),
                 ),
-                (
-                    "workflow",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="parts", to="dispatcher_ojs.workflow"
-                    ),
-                ),
+                ("workflow", models.ForeignKey(on_delete=CASCADE, related_name="parts", to="dispatcher_ojs.workflow")),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("look_at__isnull", False)), fields=["look_at"], name="workflow_look"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="workflow_running"),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(fields=["created_at"], name="workflow_made"),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False)), fields=["ended_at"], name="workflow_ended"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False), ("parent__isnull", True)),
-                fields=["ended_at"],
-                name="workflow_root_ended",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="part",
-            index=models.Index(condition=models.Q(("call__isnull", False)), fields=["call"], name="part_call"),
-        ),
-        migrations.AddIndex(
-            model_name="part",
-            index=models.Index(condition=models.Q(("outcome", "open")), fields=["workflow", "id"], name="part_open"),
-        ),
-        migrations.AddIndex(
-            model_name="part",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False), ("outcome", "open")),
-                fields=["ended_at"],
-                name="part_news",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="part",
-            constraint=models.UniqueConstraint(fields=("workflow", "role", "place"), name="part_is_started_once"),
+            options={
+                "constraints": [UniqueConstraint(fields=("workflow", "role", "place"), name="part_is_started_once")],
+                "indexes": [
+                    Index(condition=Q(("call__isnull", False)), fields=["call"], name="part_call"),
+                    Index(condition=Q(("outcome", "open")), fields=["workflow", "id"], name="part_open"),
+                    Index(
+                        condition=Q(("ended_at__isnull", False), ("outcome", "open")),
+                        fields=["ended_at"],
+                        name="part_news",
+                    ),
+                ],
+            },
         ),
         migrations.RunSQL(OF_A_CALL, "ALTER TABLE dispatcher_ojs_job DROP CONSTRAINT job_is_of_a_call"),
         migrations.RunSQL(ENDS, NO_ENDS),

@@ -1,22 +1,20 @@
 """Crons: periodic jobs (ojs-cron)."""
 
-from dataclasses import replace
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from ninja import Router
 from pydantic import ValidationError
 
-from dispatcher.engine import compose
 from dispatcher.ojs.api import ADMIN, READ, access_of
-from dispatcher.ojs.cron import delete_cron, list_crons, register_cron, set_cron_enabled
+from dispatcher.ojs.cron import register_cron, set_cron_enabled
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
 from dispatcher.ojs.pagination import json_bytes, paginate
 from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
 from dispatcher.ojs.responses import replies
-from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, missing, without_nulls
+from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one, without_nulls
 
 router = Router(tags=["cron"])
 
@@ -38,10 +36,9 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     if not expression:
         raise invalid("cron", "is missing; give an expression of five fields, such as 0 9 * * *.")
     job = _job(wanted)
-    made = read_job(job)
-    access_of(request).require("send", made.queue)
-    compose.check(replace(made.call, queue=made.queue))
-    create_queues([made.queue])
+    queue = read_job(job).queue
+    access_of(request).require("send", queue)
+    create_queues([queue])
     cron = Cron(
         name=wanted.name,
         expression=expression,
@@ -50,7 +47,7 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
         overlap=wanted.overlap_policy or "skip",
         is_enabled=wanted.enabled is not False,
     )
-    is_new = register_cron(cron, made.call)
+    is_new = register_cron(cron)
     return json_response(_body(wanted.name), 201 if is_new else 200)
 
 
@@ -89,7 +86,7 @@ def switch(request: HttpRequest, name: str, wanted: CronPatch) -> HttpResponse:
 def remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete a cron; the jobs that it has sent stay."""
     body = _body(name)
-    delete_cron(name)
+    Cron.objects.filter(name=name).delete()
     return json_response({**body, "deleted": True, "name": name})
 
 
@@ -114,10 +111,8 @@ def _job(wanted: CronIn) -> JobIn:
 
 
 def _body(name: str) -> dict[str, Any]:
-    for cron in list_crons(name):
-        written = _render(cron)
-        return {"cron_job": written, "cron": written}
-    raise missing("cron", name)
+    written = _render(the_one(Cron.objects.filter(name=name), "cron", name))
+    return {"cron_job": written, "cron": written}
 
 
 def _render(cron: Cron) -> dict[str, Any]:
