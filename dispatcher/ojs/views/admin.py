@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
 
 from dispatcher import api, engine, sql, validate
 from dispatcher.engine import dispenser
@@ -24,7 +23,7 @@ from dispatcher.ojs.models import PullWorker
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields
-from dispatcher.ojs.responses import ItemsReply, replies
+from dispatcher.ojs.responses import ItemsReply, Routes, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.jobs import find
 from dispatcher.ojs.views.rate_limits import store
@@ -40,7 +39,7 @@ from dispatcher.ojs.wire import (
 )
 from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
-router = Router(tags=["admin"])
+router = Routes(tags=["admin"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +59,7 @@ _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL
 """The actions on many jobs, and the states that allow them."""
 
 
-@router.get("/admin/stats", response=replies(), summary="Statistics of the server", auth=READ)
+@router.get("/admin/stats", auth=READ)
 def stats(request: HttpRequest) -> HttpResponse:
     """Count queues, workers and jobs; counts end at `counts_up_to`."""
     jobs = {str(state): 0 for state in State if state is not State.DISPATCHED}
@@ -77,7 +76,7 @@ def stats(request: HttpRequest) -> HttpResponse:
     return json_response(body)
 
 
-@router.get("/admin/queues", response=replies(ItemsReply), summary="List the queues with statistics", auth=READ)
+@router.get("/admin/queues", response=replies(ItemsReply), auth=READ)
 def list_queues(request: HttpRequest) -> HttpResponse:
     """List the queues, with the number of jobs in each state."""
     found = paginate(request, Queue.objects.all(), order=["name"], default=20)
@@ -87,13 +86,13 @@ def list_queues(request: HttpRequest) -> HttpResponse:
     return json_response({"items": items, "counts_up_to": queues.LIST_COUNT_LIMIT, "pagination": found.pagination})
 
 
-@router.get("/admin/queues/{name}", response=replies(), summary="Show a queue", auth=READ)
+@router.get("/admin/queues/{name}", auth=READ)
 def get_queue(request: HttpRequest, name: str) -> HttpResponse:
     """Show the statistics and the configuration of a queue."""
     return json_response(_render_queue(name))
 
 
-@router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue", auth=ADMIN)
+@router.put("/admin/queues/{name}/config", auth=ADMIN)
 def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpResponse:
     """Set the bound and the limits of a queue, and who serves it; all of them, or none."""
     limits = _limits(wanted)
@@ -106,7 +105,7 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
     return json_response(_render_queue(name))
 
 
-@router.delete("/admin/queues/{name}/jobs", response=replies(), summary="Delete the ended jobs of a queue", auth=ADMIN)
+@router.delete("/admin/queues/{name}/jobs", auth=ADMIN)
 def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     """Cancel the waiting jobs of a queue and delete its ended ones, by `states`, for up to 0.1 s.
 
@@ -125,7 +124,7 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     return json_response({"purged_count": cancelled + deleted, "states": wanted.states, "has_more": has_more})
 
 
-@router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs", auth=READ)
+@router.get("/admin/jobs", response=replies(ItemsReply), auth=READ)
 def jobs(request: HttpRequest) -> HttpResponse:
     """List jobs, latest first: of a `queue`, in a `state`, of a `type` (or `prefix*`), `since` and `until`.
 
@@ -137,7 +136,7 @@ def jobs(request: HttpRequest) -> HttpResponse:
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
-@router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs", auth=ADMIN)
+@router.post("/admin/jobs/bulk/{action}", auth=ADMIN)
 def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
     """Retry, cancel or delete the selected jobs whose state allows it, oldest first, for up to 0.1 s.
 
@@ -159,7 +158,7 @@ def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
     return json_response(without_nulls({**body, **more}))
 
 
-@router.post("/admin/jobs/{job_id}/retry", response=replies(), summary="Retry an ended job", auth=ADMIN)
+@router.post("/admin/jobs/{job_id}/retry", auth=ADMIN)
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make an ended job wait again, from attempt 0."""
     call = find(job_id)
@@ -169,7 +168,7 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response(write_job(find(job_id)))
 
 
-@router.get("/admin/workers", response=replies(ItemsReply), summary="The workers", auth=READ)
+@router.get("/admin/workers", response=replies(ItemsReply), auth=READ)
 def workers(request: HttpRequest) -> HttpResponse:
     """List the workers that fetch over HTTP."""
     found = paginate(request, _registered(), order=["name"], default=20)
@@ -185,7 +184,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     return json_response({"items": _workers(found.rows), "summary": summary, "pagination": found.pagination})
 
 
-@router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker", auth=READ)
+@router.get("/admin/workers/{worker_id}", auth=READ)
 def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show a worker and the jobs that it holds."""
     held = Slot.objects.filter(worker_id=pull_workers.worker_id(worker_id), pulled_until__isnull=False)
@@ -193,7 +192,7 @@ def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     return json_response({**_workers([_find(worker_id)])[0], "jobs": calls})
 
 
-@router.post("/admin/workers/{worker_id}/{directive}", response=replies(), summary="Set a directive", auth=ADMIN)
+@router.post("/admin/workers/{worker_id}/{directive}", auth=ADMIN)
 def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse:
     """Answer the worker's heartbeats with this directive: `running`, `quiet` or `terminate`."""
     if directive not in ("running", "quiet", "terminate"):

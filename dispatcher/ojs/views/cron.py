@@ -3,7 +3,6 @@
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
 from pydantic import ValidationError
 
 from dispatcher.ojs.api import ADMIN, READ, access_of
@@ -13,10 +12,10 @@ from dispatcher.ojs.models import Cron
 from dispatcher.ojs.pagination import json_bytes, paginate
 from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
-from dispatcher.ojs.responses import replies
+from dispatcher.ojs.responses import Routes, replies
 from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one, without_nulls
 
-router = Router(tags=["cron"])
+router = Routes(tags=["cron"])
 
 _ITS_TIME = "the cron's expression sets the time of its job"
 _NOT_KEPT = {
@@ -29,7 +28,7 @@ _NOT_KEPT = {
 """Options that the job of a cron may not have, and why."""
 
 
-@router.post("/cron", response=replies() | replies(status=201), summary="Register a cron", auth=ADMIN)
+@router.post("/cron", response=replies() | replies(status=201), auth=ADMIN)
 def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     """Create a cron, or change the cron with this name."""
     expression = wanted.cron or wanted.expression
@@ -51,7 +50,7 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     return json_response(_body(wanted.name), 201 if is_new else 200)
 
 
-@router.get("/cron", response=replies(), summary="The crons", auth=READ)
+@router.get("/cron", auth=READ)
 def list_all(request: HttpRequest) -> HttpResponse:
     """List the crons."""
     rows = Cron.objects.annotate(bytes=json_bytes("job")).only("name")
@@ -69,20 +68,20 @@ def list_all(request: HttpRequest) -> HttpResponse:
     return json_response({"cron_jobs": shown, "crons": shown, "count": len(shown), "pagination": page.pagination})
 
 
-@router.get("/cron/{name}", response=replies(), summary="A cron", auth=READ)
+@router.get("/cron/{name}", auth=READ)
 def get_cron(request: HttpRequest, name: str) -> HttpResponse:
     """Show a cron."""
     return json_response(_body(name))
 
 
-@router.patch("/cron/{name}", response=replies(), summary="Enable or disable a cron", auth=ADMIN)
+@router.patch("/cron/{name}", auth=ADMIN)
 def switch(request: HttpRequest, name: str, wanted: CronPatch) -> HttpResponse:
     """Enable or disable a cron."""
     set_cron_enabled(name, is_enabled=wanted.enabled)
     return json_response(_body(name))
 
 
-@router.delete("/cron/{name}", response=replies(), summary="Delete a cron", auth=ADMIN)
+@router.delete("/cron/{name}", auth=ADMIN)
 def remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete a cron; the jobs that it has sent stay."""
     body = _body(name)

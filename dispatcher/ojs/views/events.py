@@ -6,7 +6,6 @@ from datetime import timedelta
 from time import monotonic, sleep
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from ninja import Router
 
 from dispatcher.ojs.api import access_of
 from dispatcher.ojs.events.event import time_of
@@ -14,11 +13,11 @@ from dispatcher.ojs.events.live import LIVE
 from dispatcher.ojs.events.query import EventFilter, after, latest, now
 from dispatcher.ojs.long_poll import reserve_wait
 from dispatcher.ojs.pagination import number
-from dispatcher.ojs.responses import replies
+from dispatcher.ojs.responses import Routes
 from dispatcher.ojs.views.jobs import find_for
 from dispatcher.ojs.wire import invalid, json_response
 
-router = Router(tags=["events"])
+router = Routes(tags=["events"])
 
 _USUAL, _MOST = 100, 1_000
 _POLL_S = 1.0
@@ -27,7 +26,7 @@ _LONGEST = timedelta(minutes=5)
 """How long one stream lasts; the client reconnects with the id of its last event."""
 
 
-@router.get("/events", response=replies(), summary="What happened")
+@router.get("/events")
 def list_events(request: HttpRequest) -> HttpResponse:
     """List events, oldest first: those after `after`, or else the latest."""
     wanted = _event_filter(request)
@@ -36,15 +35,15 @@ def list_events(request: HttpRequest) -> HttpResponse:
     return json_response({"events": page.events, "cursor": page.cursor, "has_more": page.has_more})
 
 
-@router.get("/events/stream", response=replies(), summary="Stream events (SSE)")
+@router.get("/events/stream")
 def stream(request: HttpRequest) -> HttpResponse:
-    """Stream events as they appear, as server-sent events."""
+    """Stream events as they appear, as server-sent events (SSE)."""
     return _stream(request, _event_filter(request))
 
 
-@router.get("/jobs/{job_id}/events", response=replies(), summary="Stream the events of a job (SSE)")
+@router.get("/jobs/{job_id}/events")
 def stream_job(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Stream the events of one job as they appear."""
+    """Stream the events of one job as they appear (SSE)."""
     return _stream(request, EventFilter(call=find_for(request, "read", job_id).id))
 
 

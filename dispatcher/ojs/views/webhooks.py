@@ -4,24 +4,23 @@ import secrets
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
 
 from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
 from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch
-from dispatcher.ojs.responses import replies
+from dispatcher.ojs.responses import Routes, replies
 from dispatcher.ojs.webhooks.deliver import schedule
 from dispatcher.ojs.webhooks.egress import problem_of
 from dispatcher.ojs.wire import format_time, invalid, json_response, parse_id, the_one
 
-router = Router(tags=["webhooks"], auth=ADMIN)
+router = Routes(tags=["webhooks"], auth=ADMIN)
 
 _PREFIX = "sub_"
 
 
-@router.post("/webhooks/subscriptions", response=replies(status=201), summary="Subscribe to events")
+@router.post("/webhooks/subscriptions", response=replies(status=201))
 def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
     """Create a subscription; the response is the only one that contains its secret."""
     _check(wanted.url)
@@ -38,20 +37,20 @@ def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
     return _response({**_render(made), "secret": made.secret}, 201)
 
 
-@router.get("/webhooks/subscriptions", response=replies(), summary="The subscriptions")
+@router.get("/webhooks/subscriptions")
 def list_subscriptions(request: HttpRequest) -> HttpResponse:
     """List the subscriptions."""
     found = paginate(request, Subscription.objects.all(), order=["id"])
     return json_response({"subscriptions": [_render(each) for each in found.rows], "pagination": found.pagination})
 
 
-@router.get("/webhooks/subscriptions/{number}", response=replies(), summary="A subscription")
+@router.get("/webhooks/subscriptions/{number}")
 def get_subscription(request: HttpRequest, number: str) -> HttpResponse:
     """Show a subscription."""
     return _response(_render(_find(number)))
 
 
-@router.patch("/webhooks/subscriptions/{number}", response=replies(), summary="Change a subscription")
+@router.patch("/webhooks/subscriptions/{number}")
 def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> HttpResponse:
     """Change the URL or the events of a subscription, enable or disable it."""
     found = _find(number)
@@ -65,7 +64,7 @@ def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> Http
     return _response(_render(found))
 
 
-@router.delete("/webhooks/subscriptions/{number}", response=replies(), summary="Delete a subscription")
+@router.delete("/webhooks/subscriptions/{number}")
 def remove(request: HttpRequest, number: str) -> HttpResponse:
     """Delete a subscription; no more events are posted to it."""
     _find(number).delete()

@@ -8,7 +8,6 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
 from pydantic import BaseModel, ValidationError
 
 from dispatcher.errors import FieldInvalid
@@ -19,7 +18,7 @@ from dispatcher.ojs.job import json_size, read_job, write_error
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.permissions import require_send
 from dispatcher.ojs.requests import JobIn, WorkflowIn, given_fields
-from dispatcher.ojs.responses import replies
+from dispatcher.ojs.responses import Routes, replies
 from dispatcher.ojs.wire import (
     ANSWER_BYTES,
     Problem,
@@ -35,7 +34,7 @@ from dispatcher.ojs.workflow.advance import cancel_workflow, parts_of, schedule,
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, is_workflow, job_of_step, parts_field, parts_in
 from dispatcher.states import State
 
-router = Router(tags=["workflows"])
+router = Routes(tags=["workflows"])
 
 _DEEPEST = 5
 _MOST_JOBS = 1_000
@@ -46,7 +45,7 @@ _MORE = {"batch": ("callbacks",), GRAPH: ("options",)}
 _SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active", "discarded": "failed"}
 
 
-@router.post("/workflows", response=replies(status=201), summary="Create and start a workflow")
+@router.post("/workflows", response=replies(status=201))
 def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     """Start a chain, a group or a batch, whose parts may be workflows; or a graph of dependent steps."""
     plan = given_fields(wanted)
@@ -65,14 +64,14 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     return json_response({"workflow": _render(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
 
 
-@router.get("/workflows/{number}", response=replies(), summary="A workflow", auth=READ)
+@router.get("/workflows/{number}", auth=READ)
 def show(request: HttpRequest, number: str) -> HttpResponse:
     """Show the state of a workflow and its parts."""
     try_advance(_find(number).id)
     return json_response({"workflow": _render(_find(number))})
 
 
-@router.delete("/workflows/{number}", response=replies(), summary="Cancel a workflow", auth=ADMIN)
+@router.delete("/workflows/{number}", auth=ADMIN)
 def cancel(request: HttpRequest, number: str) -> HttpResponse:
     """Cancel a workflow; running jobs may finish."""
     ended = cancel_workflow(_find(number))
