@@ -14,15 +14,14 @@ from typing import Any, Final
 from django.core.exceptions import ValidationError
 from django.db.models import Field, Func, IntegerField, Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast
-from django.http import HttpRequest
 
 from dispatcher import validate
+from dispatcher.ojs.requests import PageIn
 from dispatcher.ojs.wire import invalid, without_nulls
 
 ROW_LIMIT: Final = 10_000
 """The limit of counts, of offsets, and of the rows that a page scans."""
 _MOST: Final = 200
-_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +41,7 @@ class Window:
 
 
 def paginate(
-    request: HttpRequest,
+    page: PageIn,
     rows: QuerySet[Any],
     *,
     order: Sequence[str],
@@ -56,7 +55,7 @@ def paginate(
     among: the rows that this index scans, a superset of `rows`; None: `rows` themselves.
     fitting: how many of the rows, in order, the answer has room for.
     """
-    limit = number(request, "limit", number(request, "per_page", default, _MOST), _MOST)
+    limit = min(page.limit or page.per_page or default, _MOST)
     first = window(rows, order, among)
     total = first.rows[: ROW_LIMIT + 1].count()
     summary: dict[str, Any] = {
@@ -64,11 +63,11 @@ def paginate(
         "total_is_exact": total <= ROW_LIMIT and first.last is None,
         "limit": limit,
     }
-    if cursor := request.GET.get("cursor"):
-        shown = window(rows, order, among, after=read_cursor(cursor, rows.model, order))
+    if page.cursor:
+        shown = window(rows, order, among, after=read_cursor(page.cursor, rows.model, order))
         offset = 0
     else:
-        shown, offset = first, _offset(request, limit)
+        shown, offset = first, _offset(page, limit)
         summary |= {"offset": offset, "page": offset // limit + 1}
     found = list(shown.rows[offset : offset + limit + 1])
     count = fitting(found[:limit])
@@ -142,20 +141,9 @@ def _value(model: type[Model], name: str, text: object) -> Any:
     return validate.moment("cursor", value) if isinstance(value, datetime) else value
 
 
-def _offset(request: HttpRequest, limit: int) -> int:
-    page = number(request, "page", 1, None)
-    offset = number(request, "offset", (page - 1) * limit, None, least=0)
+def _offset(page: PageIn, limit: int) -> int:
+    offset = ((page.page or 1) - 1) * limit if page.offset is None else page.offset
     if offset > ROW_LIMIT:
-        field = "offset" if request.GET.get("offset") else "page"
+        field = "page" if page.offset is None else "offset"
         raise invalid(field, f"is more than {ROW_LIMIT:,} rows from the start; use the cursor of the previous page.")
     return offset
-
-
-def number(request: HttpRequest, name: str, default: int, most: int | None, *, least: int = 1) -> int:
-    """Return a whole number of the query string, bounded by `most`. Raises Problem."""
-    given = request.GET.get(name)
-    if given is None or given == "":
-        return default
-    if not given.isascii() or not given.isdigit() or len(given) > _DIGITS or int(given) < least:
-        raise invalid(name, f"{given!r} must be a whole number from {least}.")
-    return int(given) if most is None else min(int(given), most)

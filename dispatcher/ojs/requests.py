@@ -31,6 +31,7 @@ from dispatcher.ojs.fields import (
     Text,
     Url,
     Weight,
+    Whole,
     WorkerName,
 )
 
@@ -48,6 +49,60 @@ class StrictBody(Body):
     """A body whose known fields are validated strictly; unknown fields are refused."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class QueryString(BaseModel):
+    """What a list is asked for; an empty text is none."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_given(cls, value: object) -> object:
+        return None if value == "" else value
+
+
+class PageIn(QueryString):
+    """Which page: after a `cursor`, or by number or offset; of at most 200 rows."""
+
+    limit: Whole | None = None
+    per_page: Whole | None = None
+    page: Whole | None = None
+    offset: Annotated[int, Field(ge=0)] | None = None
+    cursor: str | None = None
+
+
+class CronsIn(QueryString):
+    """Which crons."""
+
+    enabled: bool | None = None
+
+
+class LettersIn(QueryString):
+    """Which dead letters."""
+
+    queue: str | None = None
+    type: str | None = None
+
+
+class JobsIn(LettersIn):
+    """Which jobs; a `type` may end in `*`."""
+
+    state: AnyState | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+
+
+class EventsIn(QueryString):
+    """Which events: of these types (`job.*` for a family), queues and types of jobs, each list with commas."""
+
+    types: str | None = None
+    queues: str | None = None
+    job_types: str | None = None
+
+
+class EventsPageIn(EventsIn):
+    """Which events, and how many."""
+
+    limit: Whole | None = None
 
 
 class RateIn(StrictBody):

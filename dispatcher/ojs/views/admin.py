@@ -9,6 +9,7 @@ from uuid import UUID
 
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
+from ninja import Query
 
 from dispatcher import api, engine, sql, validate
 from dispatcher.engine import dispenser
@@ -22,7 +23,7 @@ from dispatcher.ojs.job_query import MAX_MOVED
 from dispatcher.ojs.models import PullWorker
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields
+from dispatcher.ojs.requests import BulkIn, BulkRequest, JobsIn, PageIn, PurgeIn, QueueConfigIn, given_fields
 from dispatcher.ojs.responses import ItemsReply, Routes, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.jobs import find
@@ -77,9 +78,9 @@ def stats(request: HttpRequest) -> HttpResponse:
 
 
 @router.get("/admin/queues", response=replies(ItemsReply), auth=READ)
-def list_queues(request: HttpRequest) -> HttpResponse:
+def list_queues(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the queues, with the number of jobs in each state."""
-    found = paginate(request, Queue.objects.all(), order=["name"], default=20)
+    found = paginate(page, Queue.objects.all(), order=["name"], default=20)
     names = [queue.name for queue in found.rows]
     paused, counts = queues.paused_queues(names), queues.count_calls(names)
     items = [_queue(queue, counts[queue.name], is_paused=queue.name in paused) for queue in found.rows]
@@ -125,14 +126,14 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
 
 
 @router.get("/admin/jobs", response=replies(ItemsReply), auth=READ)
-def jobs(request: HttpRequest) -> HttpResponse:
+def jobs(request: HttpRequest, page: Query[PageIn], wanted: Query[JobsIn]) -> HttpResponse:
     """List jobs, latest first: of a `queue`, in a `state`, of a `type` (or `prefix*`), `since` and `until`.
 
     Due jobs are ordered by queue and time, pending ones by queue. One page scans 10,000 jobs, so it may have fewer than
     `limit`. Continue while there is a `next_cursor`.
     """
-    rows, order, among = job_query.list_jobs(request.GET.dict())
-    found = job_query.page(request, rows, order=order, among=among, default=20)
+    rows, order, among = job_query.list_jobs(wanted)
+    found = job_query.page(page, rows, order=order, among=among, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
@@ -169,9 +170,9 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
 
 
 @router.get("/admin/workers", response=replies(ItemsReply), auth=READ)
-def workers(request: HttpRequest) -> HttpResponse:
+def workers(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the workers that fetch over HTTP."""
-    found = paginate(request, _registered(), order=["name"], default=20)
+    found = paginate(page, _registered(), order=["name"], default=20)
     is_live, is_running = Q(seen_at__gt=sql.now() - _SILENT), Q(directive="running")
     # Of the workers seen last, if there are more.
     latest = _registered().order_by("-seen_at")[:ROW_LIMIT]

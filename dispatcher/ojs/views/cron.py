@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from ninja import Query
 from pydantic import ValidationError
 
 from dispatcher.ojs.api import ADMIN, READ, access_of
@@ -11,7 +12,7 @@ from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
 from dispatcher.ojs.pagination import json_bytes, paginate
 from dispatcher.ojs.queues import create_queues
-from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
+from dispatcher.ojs.requests import CronIn, CronPatch, CronsIn, JobIn, OptionsIn, PageIn, given_fields
 from dispatcher.ojs.responses import Routes, replies
 from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one, without_nulls
 
@@ -51,21 +52,21 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
 
 
 @router.get("/cron", auth=READ)
-def list_all(request: HttpRequest) -> HttpResponse:
+def list_all(request: HttpRequest, page: Query[PageIn], wanted: Query[CronsIn]) -> HttpResponse:
     """List the crons."""
     rows = Cron.objects.annotate(bytes=json_bytes("job")).only("name")
-    if (wanted := request.GET.get("enabled")) in ("true", "false"):
-        rows = rows.filter(is_enabled=wanted == "true")
+    if wanted.enabled is not None:
+        rows = rows.filter(is_enabled=wanted.enabled)
     # What a cron sends is written four times.
-    page = paginate(
-        request,
+    found = paginate(
+        page,
         rows,
         order=["name"],
         default=200,
         fitting=lambda crons: fitting((cron.bytes for cron in crons), ANSWER_BYTES // 4),
     )
-    shown = [_render(cron) for cron in Cron.objects.filter(name__in=[row.name for row in page.rows]).order_by("name")]
-    return json_response({"cron_jobs": shown, "crons": shown, "count": len(shown), "pagination": page.pagination})
+    shown = [_render(cron) for cron in Cron.objects.filter(name__in=[row.name for row in found.rows]).order_by("name")]
+    return json_response({"cron_jobs": shown, "crons": shown, "count": len(shown), "pagination": found.pagination})
 
 
 @router.get("/cron/{name}", auth=READ)

@@ -6,6 +6,7 @@ from django.db.models import Count, Max, Min, Q, QuerySet, TextField, Value
 from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
+from ninja import Query
 
 from dispatcher import api, sql
 from dispatcher.models import CallQueue
@@ -14,8 +15,18 @@ from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.job import write_job
 from dispatcher.ojs.pagination import window
 from dispatcher.ojs.permissions import visible_job
+from dispatcher.ojs.requests import LettersIn, PageIn
 from dispatcher.ojs.responses import ItemsReply, JobOrSummaryReply, JobReply, JobsReply, Routes, replies
-from dispatcher.ojs.wire import MEDIA_TYPE, format_time, is_admins, job_body, json_response, parse_id, the_one
+from dispatcher.ojs.wire import (
+    MEDIA_TYPE,
+    format_time,
+    is_admins,
+    job_body,
+    json_response,
+    parse_id,
+    the_one,
+    without_nulls,
+)
 from dispatcher.states import Reason, State
 
 router = Routes(tags=["dead letters"])
@@ -25,11 +36,11 @@ _ORDER: Final = ("-finished_at", "-id")
 
 @router.get("/admin/dead-letter", response=replies(ItemsReply), auth=READ)
 @router.get("/dead-letter", response=replies(JobsReply), auth=READ)
-def letters(request: HttpRequest) -> HttpResponse:
+def letters(request: HttpRequest, page: Query[PageIn], wanted: Query[LettersIn]) -> HttpResponse:
     """List the dead letters, latest first; `queue` and `type` filter them."""
-    named = {"queue": request.GET.get("queue"), "task": request.GET.get("type")}
-    rows = _dead().filter(**{field: value for field, value in named.items() if value})
-    found = job_query.page(request, rows, order=_ORDER, among=_discarded(), default=20 if is_admins(request) else 50)
+    named = without_nulls({"queue": wanted.queue, "task": wanted.type})
+    rows = _dead().filter(**named)
+    found = job_query.page(page, rows, order=_ORDER, among=_discarded(), default=20 if is_admins(request) else 50)
     name = "items" if is_admins(request) else "jobs"
     return json_response({name: [write_job(call) for call in found.rows], "pagination": found.pagination})
 

@@ -3,13 +3,14 @@
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from ninja import Query
 
 from dispatcher.models import Queue
 from dispatcher.ojs.api import ADMIN, READ
 from dispatcher.ojs.models import Pool
 from dispatcher.ojs.pagination import json_bytes, paginate
 from dispatcher.ojs.queues import queue_name
-from dispatcher.ojs.requests import PoolIn
+from dispatcher.ojs.requests import PageIn, PoolIn
 from dispatcher.ojs.responses import ItemsReply, Routes, replies
 from dispatcher.ojs.views.queues import LIST_COUNT_LIMIT, count_calls
 from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one
@@ -36,12 +37,12 @@ def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
 
 
 @router.get("/admin/pools", response=replies(ItemsReply), auth=READ)
-def list_pools(request: HttpRequest) -> HttpResponse:
+def list_pools(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the pools."""
     rows = Pool.objects.annotate(bytes=json_bytes("weights"))
     # The names of the queues are written twice.
     found = paginate(
-        request,
+        page,
         rows,
         order=["name"],
         default=200,
@@ -57,9 +58,9 @@ def get_pool(request: HttpRequest, name: str) -> HttpResponse:
 
 
 @router.get("/admin/scheduling/stats", auth=READ)
-def stats(request: HttpRequest) -> HttpResponse:
+def stats(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the queues with their shares of the jobs completed in the last minute, and the wait of their jobs."""
-    found = paginate(request, Queue.objects.all(), order=["name"], default=200)
+    found = paginate(page, Queue.objects.all(), order=["name"], default=200)
     counts = count_calls([queue.name for queue in found.rows])
     total = sum(each.completed_last_minute for each in counts.values()) or 1
     queues = [

@@ -5,13 +5,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
+from ninja import Query
 
 from dispatcher import api, sql
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import PauseIn
+from dispatcher.ojs.requests import PageIn, PauseIn
 from dispatcher.ojs.responses import Routes
 from dispatcher.ojs.wire import format_time, json_response, missing
 from dispatcher.states import Delivery
@@ -50,9 +51,9 @@ class Counts:
 
 
 @router.get("/queues", auth=READ)
-def queues(request: HttpRequest) -> HttpResponse:
+def queues(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the queues that were named over HTTP, are configured, or were served by a Celery worker."""
-    found = paginate(request, Queue.objects.all(), order=["name"])
+    found = paginate(page, Queue.objects.all(), order=["name"])
     paused = paused_queues([queue.name for queue in found.rows])
     states = {True: "paused", False: "active"}
     listed = [{**render_queue(queue), "status": states[queue.name in paused]} for queue in found.rows]

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from ninja import Query
 
 from dispatcher import api, engine, sql
 from dispatcher.history import By
@@ -13,7 +14,7 @@ from dispatcher.models import RateLimitKey
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import LimitIn, OverrideIn
+from dispatcher.ojs.requests import LimitIn, OverrideIn, PageIn
 from dispatcher.ojs.responses import ItemsReply, RateLimitReply, Routes, replies
 from dispatcher.ojs.wire import invalid, json_response, missing, parse_time, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status
@@ -26,9 +27,9 @@ _FOR_NOW = timedelta(hours=1)
 
 
 @router.get("/rate-limits", response=replies(ItemsReply), auth=READ)
-def limits(request: HttpRequest) -> HttpResponse:
+def limits(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the keys."""
-    found = paginate(request, RateLimitKey.objects.only("name"), order=["name"], default=20)
+    found = paginate(page, RateLimitKey.objects.only("name"), order=["name"], default=20)
     names = [key.name for key in found.rows]
     statuses = {status.name: status for status in rate_limit_status(names)} if names else {}
     items = [render_key(statuses[name]) for name in names if name in statuses]

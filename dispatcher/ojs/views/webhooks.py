@@ -4,12 +4,13 @@ import secrets
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from ninja import Query
 
 from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
 from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.pagination import paginate
-from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch
+from dispatcher.ojs.requests import PageIn, SubscriptionIn, SubscriptionPatch
 from dispatcher.ojs.responses import Routes, replies
 from dispatcher.ojs.webhooks.deliver import schedule
 from dispatcher.ojs.webhooks.egress import problem_of
@@ -38,9 +39,9 @@ def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
 
 
 @router.get("/webhooks/subscriptions")
-def list_subscriptions(request: HttpRequest) -> HttpResponse:
+def list_subscriptions(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the subscriptions."""
-    found = paginate(request, Subscription.objects.all(), order=["id"])
+    found = paginate(page, Subscription.objects.all(), order=["id"])
     return json_response({"subscriptions": [_render(each) for each in found.rows], "pagination": found.pagination})
 
 
