@@ -154,6 +154,9 @@ class Subscription(Record):
     events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
     secret = models.CharField(max_length=255, help_text="The key of the signatures of posts.")
     is_active = models.BooleanField("active", default=True)
+    failing_since = models.DateTimeField(
+        null=True, editable=False, help_text="Since when no post has succeeded; after three days it is switched off."
+    )
     delivered_cursor = models.CharField(max_length=64, default="", help_text="Events up to here were delivered.")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 

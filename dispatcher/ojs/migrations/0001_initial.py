@@ -185,6 +185,14 @@ class Migration(migrations.Migration):
                 ("secret", models.CharField(help_text="The key of the signatures of posts.", max_length=255)),
                 ("is_active", models.BooleanField(default=True, verbose_name="active")),
                 (
+                    "failing_since",
+                    models.DateTimeField(
+                        editable=False,
+                        help_text="Since when no post has succeeded; after three days it is switched off.",
+                        null=True,
+                    ),
+                ),
+                (
                     "delivered_cursor",
                     models.CharField(default="", help_text="Events up to here were delivered.", max_length=64),
                 ),

@@ -6,13 +6,14 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from ninja import Query
 
+from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
 from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.pagination import paginate
 from dispatcher.ojs.requests import PageIn, SubscriptionIn, SubscriptionPatch
 from dispatcher.ojs.responses import Routes, replies
-from dispatcher.ojs.webhooks.deliver import schedule
+from dispatcher.ojs.webhooks import deliver
 from dispatcher.ojs.webhooks.egress import problem_of
 from dispatcher.ojs.wire import format_time, invalid, json_response, parse_id, the_one
 
@@ -34,7 +35,7 @@ def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> HttpResponse:
         delivered_cursor=now(),
     )
     made.refresh_from_db()
-    schedule()
+    ensure_periodic(deliver.DELIVER, deliver.EVERY)
     return _response({**_render(made), "secret": made.secret}, 201)
 
 
@@ -59,9 +60,10 @@ def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> Http
         _check(wanted.url)
     found.url = wanted.url or found.url
     found.events = wanted.events or found.events
-    found.is_active = found.is_active if wanted.active is None else wanted.active
+    if wanted.active is not None:
+        found.is_active, found.failing_since = wanted.active, None
     # Without the cursor: a delivery may move it meanwhile.
-    found.save(update_fields=["url", "events", "is_active"])
+    found.save(update_fields=["url", "events", "is_active", "failing_since"])
     return _response(_render(found))
 
 
@@ -88,4 +90,4 @@ def _response(body: dict[str, Any], status: int = 200) -> HttpResponse:
 
 def _render(each: Subscription) -> dict[str, Any]:
     body = {"id": f"{_PREFIX}{each.id}", "url": each.url, "events": each.events, "active": each.is_active}
-    return {**body, "created_at": format_time(each.created_at)}
+    return {**body, "failing_since": format_time(each.failing_since), "created_at": format_time(each.created_at)}

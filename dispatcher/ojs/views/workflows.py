@@ -10,6 +10,7 @@ from uuid import UUID
 from django.http import HttpRequest, HttpResponse
 from pydantic import BaseModel, ValidationError
 
+from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue
 from dispatcher.ojs.api import ADMIN, READ, access_of
@@ -30,7 +31,7 @@ from dispatcher.ojs.wire import (
     the_one,
     without_nulls,
 )
-from dispatcher.ojs.workflow.advance import cancel_workflow, parts_of, schedule, start_workflow, try_advance
+from dispatcher.ojs.workflow.advance import ADVANCE, EVERY, cancel_workflow, parts_of, start_workflow, try_advance
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, is_workflow, job_of_step, parts_field, parts_in
 from dispatcher.states import State
 
@@ -60,7 +61,7 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     wrong = validation_errors([*calls.values()])
     _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
     made = start_workflow(plan)
-    schedule()
+    ensure_periodic(ADVANCE, EVERY)
     return json_response({"workflow": _render(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
 
 

@@ -25,7 +25,6 @@ from django.db.models.functions import Now
 from pydantic import ValidationError
 
 from dispatcher import api, sql
-from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
 from dispatcher.errors import DuplicateCall, FieldInvalid, QueueFull
 from dispatcher.models import CallQueue
@@ -41,8 +40,8 @@ logger = logging.getLogger(__name__)
 _NOT_SENT: Final = (FieldInvalid, DuplicateCall, Problem, ValidationError)
 """Errors of a part itself: no retry can send it."""
 _FAILED: Final = "failed to advance workflow %s"
-_ADVANCE: Final = "dispatcher.advance"
-_EVERY_S: Final = 1
+ADVANCE: Final = "dispatcher.advance"
+EVERY: Final = timedelta(seconds=1)
 _BUDGET_S: Final = 0.5
 """The time after which `advance_all` starts no further batch; the next run continues."""
 _MAX_WORKFLOWS: Final = 2_000
@@ -120,11 +119,6 @@ def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
         if (inside := cancel_workflow(child)) is not None:
             cancelled, done = cancelled + inside[0], done + inside[1]
     return cancelled, done
-
-
-def schedule() -> None:
-    """Create beat's entry that advances workflows every second, unless it exists."""
-    ensure_periodic(_ADVANCE, timedelta(seconds=_EVERY_S))
 
 
 def workflow_of(call: CallQueue) -> UUID | None:
