@@ -12,7 +12,8 @@ from django.db.models import Q, QuerySet
 from dispatcher.models import CallQueue, Slot
 from dispatcher.ojs import jobs
 from dispatcher.ojs.pagination import Page, paginate, read_cursor, window, write_cursor
-from dispatcher.ojs.requests import JobsIn, PageIn, given_fields
+from dispatcher.ojs.queries import JobsIn, PageIn
+from dispatcher.ojs.requests import given_fields
 from dispatcher.ojs.wire import parse_time
 from dispatcher.states import DUE, TERMINAL, State
 

@@ -16,7 +16,7 @@ from django.db.models import Field, Func, IntegerField, Model, Q, QuerySet, Text
 from django.db.models.functions import Cast
 
 from dispatcher import validate
-from dispatcher.ojs.requests import PageIn
+from dispatcher.ojs.queries import PageIn
 from dispatcher.ojs.wire import invalid, without_nulls
 
 ROW_LIMIT: Final = 10_000

@@ -95,24 +95,14 @@ class Migration(migrations.Migration):
             name="Cron",
             fields=[
                 ("name", models.CharField(max_length=190, primary_key=True, serialize=False)),
-                ("expression", models.CharField(help_text="Five fields, or a word such as @daily.", max_length=255)),
+                ("expression", models.CharField(max_length=255)),
                 ("timezone", models.CharField(max_length=63)),
-                (
-                    "overlap",
-                    models.CharField(
-                        default="skip",
-                        help_text="While its previous call runs: skip, allow, cancel_previous, enqueue.",
-                        max_length=16,
-                    ),
-                ),
+                ("overlap", models.CharField(default="skip", max_length=16)),
                 ("is_enabled", models.BooleanField(default=True, verbose_name="enabled")),
-                ("job", models.JSONField(help_text="What it sends, as its sender gave it.")),
+                ("job", models.JSONField()),
                 ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
                 ("last_run_at", models.DateTimeField(null=True)),
-                (
-                    "next_run_at",
-                    models.DateTimeField(help_text="None while it is disabled, or if its time never comes.", null=True),
-                ),
+                ("next_run_at", models.DateTimeField(null=True)),
                 ("runs", models.PositiveIntegerField(default=0)),
             ],
         ),
@@ -120,18 +110,8 @@ class Migration(migrations.Migration):
             name="Pool",
             fields=[
                 ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
-                (
-                    "strategy",
-                    models.CharField(
-                        default="round-robin", help_text="strict, round-robin or weighted.", max_length=16
-                    ),
-                ),
-                (
-                    "weights",
-                    models.JSONField(
-                        default=dict, help_text="Its queues with their weights: how often each comes first."
-                    ),
-                ),
+                ("strategy", models.CharField(default="round-robin", max_length=16)),
+                ("weights", models.JSONField(default=dict)),
                 ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
         ),
@@ -174,28 +154,11 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.UUIDField(default=uuid7, editable=False, primary_key=True, serialize=False)),
                 ("url", models.URLField(max_length=2000)),
-                (
-                    "events",
-                    ArrayField(
-                        base_field=models.CharField(max_length=64),
-                        help_text="Types, such as job.completed, job.* or *.",
-                        size=None,
-                    ),
-                ),
-                ("secret", models.CharField(help_text="The key of the signatures of posts.", max_length=255)),
+                ("events", ArrayField(base_field=models.CharField(max_length=64), size=None)),
+                ("secret", models.CharField(max_length=255)),
                 ("is_active", models.BooleanField(default=True, verbose_name="active")),
-                (
-                    "failing_since",
-                    models.DateTimeField(
-                        editable=False,
-                        help_text="Since when no post has succeeded; after three days it is switched off.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "delivered_cursor",
-                    models.CharField(default="", help_text="Events up to here were delivered.", max_length=64),
-                ),
+                ("failing_since", models.DateTimeField(editable=False, null=True)),
+                ("delivered_cursor", models.CharField(default="", max_length=64)),
                 ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
         ),
@@ -206,7 +169,6 @@ class Migration(migrations.Migration):
                     "call",
                     models.OneToOneField(
                         db_constraint=False,
-                        help_text="The migration adds the foreign key: the database deletes the row with the call.",
                         on_delete=DO_NOTHING,
                         primary_key=True,
                         related_name="job",
@@ -214,36 +176,14 @@ class Migration(migrations.Migration):
                         to="dispatcher.callqueue",
                     ),
                 ),
-                (
-                    "timeout",
-                    models.DurationField(help_text="Maximum duration of one attempt, if workers fetch it.", null=True),
-                ),
-                (
-                    "visibility",
-                    models.DurationField(help_text="The lease of a fetched call without a heartbeat.", null=True),
-                ),
-                (
-                    "unique_key",
-                    models.CharField(help_text="Calls with the same key run one at a time.", max_length=64, null=True),
-                ),
-                ("envelope", models.JSONField(help_text="Fields of the job that have no column.", null=True)),
-                (
-                    "progress",
-                    models.JSONField(
-                        help_text="What its worker reported last: progress from 0 to 1, message, data.", null=True
-                    ),
-                ),
-                ("created_at", models.DateTimeField(help_text="When the call was sent.")),
-                (
-                    "outcome",
-                    models.CharField(
-                        db_default="open",
-                        default="open",
-                        help_text="open, or how a call with a unique key, or of a workflow, has ended: set by a trigger.",
-                        max_length=16,
-                    ),
-                ),
-                ("ended_at", models.DateTimeField(help_text="When it ended; set by the same trigger.", null=True)),
+                ("timeout", models.DurationField(null=True)),
+                ("visibility", models.DurationField(null=True)),
+                ("unique_key", models.CharField(max_length=64, null=True)),
+                ("envelope", models.JSONField(null=True)),
+                ("progress", models.JSONField(null=True)),
+                ("created_at", models.DateTimeField()),
+                ("outcome", models.CharField(db_default="open", default="open", max_length=16)),
+                ("ended_at", models.DateTimeField(null=True)),
             ],
             options={
                 "indexes": [
@@ -260,35 +200,15 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.UUIDField(default=uuid7, editable=False, primary_key=True, serialize=False)),
                 ("name", models.CharField(blank=True, max_length=255)),
-                ("kind", models.CharField(help_text="chain, group, batch or graph.", max_length=16)),
-                (
-                    "state",
-                    models.CharField(
-                        default="running", help_text="running, completed, failed or cancelled.", max_length=16
-                    ),
-                ),
-                ("plan", models.JSONField(help_text="Its parts, in order: jobs or workflows.")),
-                (
-                    "callbacks",
-                    models.JSONField(
-                        default=dict, help_text="The callbacks of a batch, started when all parts have ended."
-                    ),
-                ),
-                (
-                    "results",
-                    models.JSONField(default=dict, help_text="Results of earlier parts that it was started with."),
-                ),
+                ("kind", models.CharField(max_length=16)),
+                ("state", models.CharField(default="running", max_length=16)),
+                ("plan", models.JSONField()),
+                ("callbacks", models.JSONField(default=dict)),
+                ("results", models.JSONField(default=dict)),
                 ("failed_part", models.PositiveIntegerField(null=True)),
                 ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
                 ("ended_at", models.DateTimeField(null=True)),
-                (
-                    "look_at",
-                    models.DateTimeField(
-                        editable=False,
-                        help_text="When it is advanced although no part has ended: its queue was full, or an error came.",
-                        null=True,
-                    ),
-                ),
+                ("look_at", models.DateTimeField(editable=False, null=True)),
                 (
                     "parent",
                     models.ForeignKey(
@@ -314,27 +234,13 @@ class Migration(migrations.Migration):
             name="Part",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("role", models.CharField(help_text="step, or the name of a callback.", max_length=16)),
+                ("role", models.CharField(max_length=16)),
                 ("place", models.PositiveIntegerField()),
                 ("call", models.UUIDField(null=True)),
-                (
-                    "outcome",
-                    models.CharField(default="open", help_text="open, completed, failed or cancelled.", max_length=16),
-                ),
-                (
-                    "ended_at",
-                    models.DateTimeField(
-                        help_text="Since when its call or workflow has ended, or is gone; a trigger sets it for a call.",
-                        null=True,
-                    ),
-                ),
+                ("outcome", models.CharField(default="open", max_length=16)),
+                ("ended_at", models.DateTimeField(null=True)),
                 ("result", models.JSONField(null=True)),
-                (
-                    "error",
-                    models.JSONField(
-                        help_text="Why it failed, if its call has no error: it was not sent, or was deleted.", null=True
-                    ),
-                ),
+                ("error", models.JSONField(null=True)),
                 (
                     "child",
                     models.OneToOneField(

@@ -22,8 +22,9 @@ from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED
 from dispatcher.ojs.models import PullWorker
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
+from dispatcher.ojs.queries import JobsIn, PageIn
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import BulkIn, BulkRequest, JobsIn, PageIn, PurgeIn, QueueConfigIn, given_fields
+from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields
 from dispatcher.ojs.responses import ItemsReply, Routes, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.jobs import find

@@ -11,8 +11,9 @@ from dispatcher.ojs.cron import register_cron, set_cron_enabled
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
 from dispatcher.ojs.pagination import json_bytes, paginate
+from dispatcher.ojs.queries import CronsIn, PageIn
 from dispatcher.ojs.queues import create_queues
-from dispatcher.ojs.requests import CronIn, CronPatch, CronsIn, JobIn, OptionsIn, PageIn, given_fields
+from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
 from dispatcher.ojs.responses import Routes, replies
 from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one, without_nulls
 

@@ -15,7 +15,7 @@ from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.job import write_job
 from dispatcher.ojs.pagination import window
 from dispatcher.ojs.permissions import visible_job
-from dispatcher.ojs.requests import LettersIn, PageIn
+from dispatcher.ojs.queries import LettersIn, PageIn
 from dispatcher.ojs.responses import ItemsReply, JobOrSummaryReply, JobReply, JobsReply, Routes, replies
 from dispatcher.ojs.wire import (
     MEDIA_TYPE,

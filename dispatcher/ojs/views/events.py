@@ -14,7 +14,7 @@ from dispatcher.ojs.events.event import time_of
 from dispatcher.ojs.events.live import LIVE
 from dispatcher.ojs.events.query import EventFilter, latest, now
 from dispatcher.ojs.long_poll import reserve_wait
-from dispatcher.ojs.requests import EventsIn, EventsPageIn
+from dispatcher.ojs.queries import EventsIn, EventsPageIn
 from dispatcher.ojs.responses import Routes
 from dispatcher.ojs.views.jobs import find_for
 from dispatcher.ojs.wire import invalid, json_response

@@ -9,8 +9,9 @@ from dispatcher.models import Queue
 from dispatcher.ojs.api import ADMIN, READ
 from dispatcher.ojs.models import Pool
 from dispatcher.ojs.pagination import json_bytes, paginate
+from dispatcher.ojs.queries import PageIn
 from dispatcher.ojs.queues import queue_name
-from dispatcher.ojs.requests import PageIn, PoolIn
+from dispatcher.ojs.requests import PoolIn
 from dispatcher.ojs.responses import ItemsReply, Routes, replies
 from dispatcher.ojs.views.queues import LIST_COUNT_LIMIT, count_calls
 from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one

@@ -11,8 +11,9 @@ from dispatcher import api, sql
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
+from dispatcher.ojs.queries import PageIn
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import PageIn, PauseIn
+from dispatcher.ojs.requests import PauseIn
 from dispatcher.ojs.responses import Routes
 from dispatcher.ojs.wire import format_time, json_response, missing
 from dispatcher.states import Delivery

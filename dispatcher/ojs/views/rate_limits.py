@@ -13,8 +13,9 @@ from dispatcher.lifecycle import control
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.pagination import paginate
+from dispatcher.ojs.queries import PageIn
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import LimitIn, OverrideIn, PageIn
+from dispatcher.ojs.requests import LimitIn, OverrideIn
 from dispatcher.ojs.responses import ItemsReply, RateLimitReply, Routes, replies
 from dispatcher.ojs.wire import invalid, json_response, missing, parse_time, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status

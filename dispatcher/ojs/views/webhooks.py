@@ -11,7 +11,8 @@ from dispatcher.ojs.api import ADMIN
 from dispatcher.ojs.events.query import now
 from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.pagination import paginate
-from dispatcher.ojs.requests import PageIn, SubscriptionIn, SubscriptionPatch
+from dispatcher.ojs.queries import PageIn
+from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch
 from dispatcher.ojs.responses import Routes, replies
 from dispatcher.ojs.webhooks import deliver
 from dispatcher.ojs.webhooks.egress import problem_of
