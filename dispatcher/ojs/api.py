@@ -99,6 +99,7 @@ def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., Ht
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid7.uuid7()}"
         request.ojs_request_id = request_id  # type: ignore[attr-defined]
         headers: dict[str, str] = {}
+        is_head = request.method == "HEAD"
         try:
             if request.method == "OPTIONS":
                 response: HttpResponseBase = HttpResponse(status=204, content_type=MEDIA_TYPE)
@@ -110,13 +111,8 @@ def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., Ht
                 if request.method not in SAFE:
                     access_of(request).require_any()
                     _read_chunks(request)
-                is_head, request.method = (
-                    request.method == "HEAD",
-                    "GET" if request.method == "HEAD" else request.method,
-                )
+                request.method = "GET" if is_head else request.method
                 response = view(request, *args, **kwargs)
-                if is_head:
-                    response = _head_of(response)
             if isinstance(response, HttpResponseNotAllowed):
                 allowed = response.headers["Allow"]
                 message = f"{request.method} is not allowed here, only {allowed}."
@@ -125,14 +121,15 @@ def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., Ht
             response = api.on_exception(request, error)
         for name, value in {"OJS-Version": VERSION, "X-Request-Id": request_id, **headers, **_cors(request)}.items():
             response.headers.setdefault(name, value)
-        return response
+        return _head_of(response) if is_head else response
 
     return answered
 
 
 def _read_chunks(request: HttpRequest) -> None:
     """Read a body that comes in chunks, without its length, from a server that shows where it ends (PEP 3333)."""
-    if "CONTENT_LENGTH" in request.META or "chunked" not in request.headers.get("Transfer-Encoding", "").lower():
+    is_chunked = "chunked" in request.headers.get("Transfer-Encoding", "").lower()
+    if not is_chunked or request.META.get("CONTENT_LENGTH") or "wsgi.input" not in request.META:
         return
     if not request.META.get("wsgi.input_terminated"):
         message = "This server does not read bodies in chunks: send the body with its Content-Length."

@@ -55,7 +55,7 @@ def test_head_is_answered_as_get_without_its_body(api: Api, path: str) -> None:
 
 def test_head_is_refused_where_get_is(api: Api) -> None:
     answer = api.client.head("/ojs/v1/workers/fetch")
-    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+    assert (answer.status_code, answer.headers["Allow"], answer.content) == (405, "POST", b"")
     assert api.client.head(f"/ojs/v1/jobs/{'0' * 32}").status_code == 404
 
 

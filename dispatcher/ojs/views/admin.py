@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
 from ninja import Query
 
@@ -71,7 +71,7 @@ def stats(request: HttpRequest) -> HttpResponse:
         ended[row.state] += row.last_minute
     throughput = {"processed_per_minute": ended[State.COMPLETED], "failed_per_minute": ended[State.DISCARDED]}
     celery = Worker.objects.filter(serves_until__gt=sql.now())
-    pulling = _registered().filter(seen_at__gt=sql.now() - _SILENT)
+    pulling = PullWorker.objects.filter(seen_at__gt=sql.now() - _SILENT)
     workers = pulling[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
     known = Queue.objects.all()[:ROW_LIMIT].count()
     body = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": ROW_LIMIT}
@@ -173,10 +173,10 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
 @router.get("/admin/workers", response=replies(ItemsReply), auth=READ)
 def workers(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the workers that fetch over HTTP."""
-    found = paginate(page, _registered(), order=["name"], default=20)
+    found = paginate(page, PullWorker.objects.all(), order=["name"], default=20)
     is_live, is_running = Q(seen_at__gt=sql.now() - _SILENT), Q(directive="running")
     # Of the workers seen last, if there are more.
-    latest = _registered().order_by("-seen_at")[:ROW_LIMIT]
+    latest = PullWorker.objects.order_by("-seen_at")[:ROW_LIMIT]
     summary = latest.aggregate(
         total=Count("id"),
         running=Count("id", filter=is_live & is_running),
@@ -281,12 +281,8 @@ def _render_queue(name: str) -> dict[str, Any]:
     return {**body, "counts_up_to": ROW_LIMIT, "configuration": settings}
 
 
-def _registered() -> QuerySet[PullWorker]:
-    return PullWorker.objects.all()
-
-
 def _find(worker_id: str) -> PullWorker:
-    return the_one(_registered().filter(id=pull_workers.worker_id(worker_id)), "worker", worker_id)
+    return the_one(PullWorker.objects.filter(id=pull_workers.worker_id(worker_id)), "worker", worker_id)
 
 
 def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:
