@@ -205,7 +205,7 @@ def test_a_receiver_that_has_failed_for_three_days_is_switched_off_and_on_again(
     Subscription.objects.update(failing_since=timezone.now() - timedelta(days=2))
     fail(404)
     assert api.get(path)["subscription"]["active"] is True
-    # One success, and the days count anew.
+    # After a success the days are counted from the next failure on.
     deliver.post(number, EVENT)
     assert api.get(path)["subscription"]["failing_since"] is None
     Subscription.objects.update(failing_since=timezone.now() - timedelta(days=4))
