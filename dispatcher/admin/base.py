@@ -6,6 +6,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
@@ -33,6 +34,12 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
 class _IndexOrder(ChangeList):
     """A list in the order of its ModelAdmin, whatever the URL asks for."""
 
+    def get_queryset(self, request: HttpRequest, exclude_parameters: list[str | None] | None = None) -> QuerySet[Model]:
+        """Return the rows that the filters select; none has NUL, which PostgreSQL refuses to compare with."""
+        if "%00" in request.META["QUERY_STRING"]:
+            raise IncorrectLookupParameters
+        return super().get_queryset(request, exclude_parameters)
+
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
         """Return the order of the ModelAdmin."""
         self.params.pop(ORDER_VAR, None)
@@ -53,6 +60,10 @@ class BoundedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return _IndexOrder
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """Return the row with this id; none has NUL in it."""
+        return None if "\0" in object_id else super().get_object(request, object_id, from_field)
 
 
 class ReadOnlyAdmin(BoundedAdmin):

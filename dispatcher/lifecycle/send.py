@@ -161,12 +161,12 @@ def _texts(call: Call, options: Mapping[str, Any]) -> dict[str, str]:
         texts["call_data"] = validate.json_text("call_data", validate.mapping("call_data", call.call_data))
     if call.headers:
         texts["headers"] = validate.json_text("headers", dict(call.headers))
-    beside = None if call.extras is None else call.extras.text()
-    check_size([*texts.values(), beside or ""])
     if call.retry is not None:
         texts["retry"] = json.dumps(Retry.parse(call.retry).as_json())
     if options:
         texts["options"] = validate.json_text("options", dict(options))
+    beside = None if call.extras is None else call.extras.text()
+    check_size([*texts.values(), beside or ""])
     return texts
 
 

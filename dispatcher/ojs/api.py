@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, Final
 
 import uuid_utils.compat as uuid7
+from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
@@ -100,6 +101,7 @@ def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., Ht
         request_id = given if _REQUEST_ID.fullmatch(given) else f"req_{uuid7.uuid7()}"
         request.ojs_request_id = request_id  # type: ignore[attr-defined]
         headers: dict[str, str] = {}
+        is_head = request.method == "HEAD"
         try:
             if request.method == "OPTIONS":
                 response: HttpResponseBase = HttpResponse(status=204, content_type=MEDIA_TYPE)
@@ -109,8 +111,9 @@ def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., Ht
                 request.ojs_access = authenticate(request)  # type: ignore[attr-defined]
                 headers = access_of(request).headers
                 if request.method not in SAFE:
-                    # Before the view reads the body.
                     access_of(request).require_any()
+                    _read_chunks(request)
+                request.method = "GET" if is_head else request.method
                 response = view(request, *args, **kwargs)
             if isinstance(response, HttpResponseNotAllowed):
                 allowed = response.headers["Allow"]
@@ -120,9 +123,33 @@ def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., Ht
             response = api.on_exception(request, error)
         for name, value in {"OJS-Version": VERSION, "X-Request-Id": request_id, **headers, **_cors(request)}.items():
             response.headers.setdefault(name, value)
-        return response
+        return _head_of(response) if is_head else response
 
     return answered
+
+
+def _read_chunks(request: HttpRequest) -> None:
+    """Read a body that comes in chunks, without its length, from a server that shows where it ends (PEP 3333)."""
+    is_chunked = "chunked" in request.headers.get("Transfer-Encoding", "").lower()
+    if not is_chunked or request.META.get("CONTENT_LENGTH") or "wsgi.input" not in request.META:
+        return
+    if not request.META.get("wsgi.input_terminated"):
+        message = "This server does not read bodies in chunks: send the body with its Content-Length."
+        raise Problem(411, "invalid_request", message)
+    most = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    body = request.META["wsgi.input"].read(-1 if most is None else most + 1)
+    if most is not None and len(body) > most:
+        raise _too_large(f"The body is larger than {most} bytes.")  # noqa: TRY003 -- the message of a response
+    request._body = body  # noqa: SLF001 -- where Django keeps a body that was read
+
+
+def _head_of(response: HttpResponseBase) -> HttpResponseBase:
+    """Return a response to GET without its body; a stream is not begun."""
+    headers = dict(response.headers)
+    if isinstance(response, HttpResponse):
+        headers["Content-Length"] = str(len(response.content))
+    response.close()
+    return HttpResponse(status=response.status_code, headers=headers)
 
 
 def _check_version(request: HttpRequest) -> None:
@@ -182,13 +209,16 @@ def _problem_of(request: HttpRequest, error: Exception) -> Problem:  # noqa: PLR
         case KeyNotFound():
             return missing("rate_limit", error.name)
         case RequestDataTooBig():
-            message = f"{error} Raise DATA_UPLOAD_MAX_MEMORY_SIZE for larger requests."
-            return Problem(413, "envelope_too_large", message)
+            return _too_large(str(error))
         case _ if isinstance(error, sql.DATABASE_ERRORS) and sql.is_unavailable(error):
             return _unavailable(error)
         case _:
             logger.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
             return Problem(500, "backend_error", "Internal server error.", is_retryable=True)
+
+
+def _too_large(message: str) -> Problem:
+    return Problem(413, "envelope_too_large", f"{message} Raise DATA_UPLOAD_MAX_MEMORY_SIZE for larger requests.")
 
 
 def _unavailable(error: Exception) -> Problem:

@@ -33,7 +33,7 @@ Every other verb needs a superuser.
 _PAUSED: Final = timedelta(seconds=60)
 """The Retry-After of a token whose key is paused; a pause has no known end."""
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
-SCOPES: Final = ("send", "fetch", "read", "admin")
+SCOPES: Final = ("send", "fetch", "read", "admin", "key")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,17 @@ class Access:
         for queue in queues or (None,):
             if not self.allows(verb, queue):
                 self._refuse(verb, queue)
+
+    def names(self, key: str) -> bool:
+        """Return whether jobs may name this key, or all keys that a name with a * at its end stands for.
+
+        Who sends to some queues only names the keys that its scopes `key:PATTERN` allow.
+        """
+        if self.allows("send"):
+            return True
+        prefix = key.removesuffix("*")
+        globs = [glob for name, _, glob in (scope.partition(":") for scope in self.scopes) if name == "key"]
+        return any(not glob or (fnmatchcase(prefix, glob) and (prefix == key or glob[-1] == "*")) for glob in globs)
 
     def require_any(self) -> None:
         """Raise Problem if the request has no scope at all."""
@@ -143,8 +154,11 @@ def make_token(name: str, scopes: Sequence[str], expires_at: datetime | None = N
 def _scopes_of(user: "AbstractUser") -> list[str]:
     if not user.is_staff:
         return []
+    # All but `key`, which `send` on all queues includes.
     return [
-        scope for scope in SCOPES if user.is_superuser or (scope in _PERMISSIONS and user.has_perm(_PERMISSIONS[scope]))
+        scope
+        for scope in SCOPES[:-1]
+        if user.is_superuser or (scope in _PERMISSIONS and user.has_perm(_PERMISSIONS[scope]))
     ]
 
 
@@ -152,7 +166,7 @@ def check_scopes(given: Sequence[str]) -> list[str]:
     """Return what a token may do. Raises CallInvalid."""
     for scope in given:
         if scope.partition(":")[0] not in SCOPES:
-            hint = f"give {', '.join(SCOPES)}, or send:mail* for some queues only."
+            hint = f"give {', '.join(SCOPES)}, or send:mail* for some queues and key:smtp* for some keys only."
             raise CallInvalid("scopes", f"{scope!r} is not a scope; {hint}")
     return list(given)
 

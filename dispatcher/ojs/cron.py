@@ -7,9 +7,11 @@ transaction; so it fires once, however many run the task. After a pause it fires
 import hashlib
 import logging
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from itertools import product
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -17,14 +19,17 @@ from celery.schedules import ParseException, crontab
 
 from dispatcher import api, lanes, sql
 from dispatcher.celery.schedule import ensure_periodic
+from dispatcher.engine import compose
 from dispatcher.errors import CallInvalid
 from dispatcher.limits.policy import Policy
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs import event_log, worker_reports
 from dispatcher.ojs.enqueue import find_unique
 from dispatcher.ojs.event_log import Entry
+from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
-from dispatcher.ojs.options import OjsOptions, options_of
+from dispatcher.ojs.options import options_of
+from dispatcher.ojs.requests import JobIn
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 
@@ -91,34 +96,24 @@ def _next_run(cron: Cron, after: datetime) -> datetime | None:
     return None
 
 
-def register_cron(cron: Cron, call: Call) -> bool:
-    """Create or change a cron; return whether it is new. Raises CallInvalid naming the field."""
+def register_cron(cron: Cron) -> bool:
+    """Create or change a cron; return whether it is new. Raises CallInvalid or PolicyInvalid naming the field."""
     if cron.timezone not in available_timezones() or ("/" not in cron.timezone and cron.timezone != "UTC"):
         raise CallInvalid("timezone", f"{cron.timezone!r} must be an IANA time zone, such as Europe/Berlin.")
+    compose.check(_call(cron))
     names = ("expression", "timezone", "overlap", "is_enabled", "job")
     values = {**{name: getattr(cron, name) for name in names}, "next_run_at": _next_run(cron, sql.now())}
-    values["call"] = _as_json(call)
     _, is_new = Cron.objects.update_or_create(name=cron.name, defaults=values)
     ensure_periodic(FIRE, EVERY)
     return is_new
 
 
-def list_crons(name: str | None = None) -> list[Cron]:
-    """Return all crons, or the one with this name, ordered by name."""
-    return list((Cron.objects.all() if name is None else Cron.objects.filter(name=name)).order_by("name"))
-
-
 def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
     """Enable or disable a cron."""
-    for cron in list_crons(name):
+    for cron in Cron.objects.filter(name=name):
         cron.is_enabled = is_enabled
         cron.next_run_at = _next_run(cron, sql.now())
         cron.save(update_fields=["is_enabled", "next_run_at"])
-
-
-def delete_cron(name: str) -> None:
-    """Delete a cron; the calls that it has sent stay."""
-    Cron.objects.filter(name=name).delete()
 
 
 def fire_due() -> int:
@@ -158,7 +153,7 @@ def fire_cron(name: str, among: "QuerySet[Cron] | None" = None) -> str | None:
 
 def _send(cron: Cron) -> tuple[str | None, UUID | None]:
     """Send the call of a cron that the caller has locked; return its id, and the call before that has not ended."""
-    key, now = _unique_key(cron.name), sql.now()
+    call, key, now = _call(cron), _unique_key(cron.name), sql.now()
     this_minute = timedelta(seconds=now.second, microseconds=now.microsecond)
     if find_unique(key, [*State], this_minute):
         return None, None
@@ -166,19 +161,15 @@ def _send(cron: Cron) -> tuple[str | None, UUID | None]:
     why = {}
     if before and cron.overlap == "skip":
         why = {"reason": "overlap_prevention", "existing_job_id": str(before.id)}
-    elif _is_paused(cron.call["queue"]):
+    elif RateLimitKey.objects.filter(name=f"queue:{call.queue}", is_paused=True).exists():
         why = {"reason": "queue_paused"}
     if why:
         logger.info("cron %s: skipped (%s)", cron.name, ", ".join(why.values()))
-        about = {"cron_name": cron.name, "cron_expr": cron.expression, "job_type": cron.call["task"]}
-        event_log.note([Entry(kind="cron.skipped", queue=cron.call["queue"], data={**about, **why})])
+        about = {"cron_name": cron.name, "cron_expr": cron.expression, "job_type": call.task}
+        event_log.note([Entry(kind="cron.skipped", queue=call.queue or "", data={**about, **why})])
         return None, None
-    (sent,) = api.send_many([_call(cron)])
+    (sent,) = api.send_many([call])
     return str(sent.id), before.id if before else None
-
-
-def _is_paused(queue: str) -> bool:
-    return RateLimitKey.objects.filter(name=f"queue:{queue}", is_paused=True).exists()
 
 
 def _unique_key(name: str) -> str:
@@ -188,35 +179,11 @@ def _unique_key(name: str) -> str:
 
 
 def _call(cron: Cron) -> Call:
-    kept, itself = cron.call, f"{_PREFIX}{cron.name}"
-    keys = kept["keys"]
+    """Return the call that a cron sends now."""
+    call, itself = read_job(JobIn.model_validate(cron.job)).call, f"{_PREFIX}{cron.name}"
+    keys = call.keys
     if cron.overlap == "enqueue":
-        keys = {**(keys if isinstance(keys, dict) else dict.fromkeys(keys or (), 1)), itself: 1}
+        keys = {**(keys if isinstance(keys, Mapping) else dict.fromkeys(keys or (), 1)), itself: 1}
     fired = {META_NAME: cron.name, META_EXPRESSION: cron.expression, META_TRIGGERED: sql.now().isoformat()}
-    return Call(
-        **{field: kept[field] for field in ("task", "args", "queue", "priority", "retry", "rate_limit")},
-        keys=keys,
-        meta={**(kept["meta"] or {}), **fired},
-        extras=OjsOptions(
-            unique_key=_unique_key(cron.name),
-            envelope=kept["envelope"],
-            sender=itself,
-            timeout=_span(kept["timeout"]),
-            visibility=_span(kept["visibility"]),
-        ),
-    )
-
-
-def _span(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
-
-
-def _as_json(call: Call) -> dict[str, Any]:
-    options = options_of(call)
-    named = ("task", "args", "meta", "queue", "priority", "retry", "rate_limit", "keys")
-    spans = {"timeout": options.timeout, "visibility": options.visibility}
-    return {
-        **{field: getattr(call, field) for field in named},
-        **{field: span and span.total_seconds() for field, span in spans.items()},
-        "envelope": options.envelope,
-    }
+    options = replace(options_of(call), unique_key=_unique_key(cron.name), sender=itself)
+    return replace(call, keys=keys, meta={**(call.meta or {}), **fired}, extras=options)

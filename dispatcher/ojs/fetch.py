@@ -15,7 +15,7 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.engine import dispenser
 from dispatcher.lifecycle import schedule, take
-from dispatcher.lifecycle.take import Start, Taker
+from dispatcher.lifecycle.take import Start, Taken, Taker
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.ojs import jobs, pull_workers
 from dispatcher.ojs.jobs import job_of
@@ -101,16 +101,19 @@ def _start(request: FetchRequest, until: float) -> _Tried:
     began = monotonic()
     tried = _take(replace(taker, horizon=ahead), 1)
     if request.count > 1 and tried.starts and not _is_spaced(tried.starts[0]):
-        return replace(tried, starts=tried.starts + _take(taker, request.count - 1).starts)
+        return replace(tried, starts=_take(taker, request.count, tried.starts).starts)
     sleep(max(0.0, tried.starts_in_s - (monotonic() - began)))
     return tried
 
 
-def _take(taker: Taker, room: int) -> _Tried:
-    """Make trips until the room is used up, or there is nothing left that could start now."""
-    tried = _Tried(starts=[])
+def _take(taker: Taker, count: int, before: Sequence[Start] = ()) -> _Tried:
+    """Make trips until so many have started, or there is nothing left that could start now, or no room in the answer.
+
+    before: those that have started.
+    """
+    tried = _Tried(starts=[*before])
     for _ in range(_TRIPS):
-        taken = take.take(taker, room=room - len(tried.starts), publish=dispenser.PUBLISH)
+        taken, room = _trip(taker, count - len(tried.starts), tried.starts)
         dispenser.serve(taken)
         again = None if taken.again_at is None else taken.again_at - taken.at
         tried = _Tried(
@@ -118,10 +121,27 @@ def _take(taker: Taker, room: int) -> _Tried:
             again_s=None if again is None else again.total_seconds(),
             starts_in_s=max(((each.start_at - taken.at).total_seconds() for each in taken.starts), default=0),
         )
-        if len(tried.starts) >= room or again is None or again > _SOON:
+        if len(taken.starts) >= room or again is None or again > _SOON:
             break
         sleep(max(0.0, again.total_seconds()))
     return tried
+
+
+def _trip(taker: Taker, room: int, before: Sequence[Start]) -> tuple[Taken, int]:
+    """Make a trip that starts no more than an answer has room for beside these; return it, and for how many that was.
+
+    How large calls are is known when they have started. If they are too many, the trip never was.
+    """
+    while room and (before or room > 1):
+        with sql.atomic():
+            taken = take.take(taker, room=room, publish=dispenser.PUBLISH)
+            started = [*before, *taken.starts]
+            fitting = jobs.fitting([each.call.id for each in started])
+            if fitting == len(started):
+                return taken, room
+            sql.connection().set_rollback(True)
+        room = fitting - len(before)
+    return take.take(taker, room=room, publish=dispenser.PUBLISH), room
 
 
 def _is_spaced(start: Start) -> bool:

@@ -55,6 +55,7 @@ Lease = Annotated[int, Field(ge=0, le=43_200_000)]
 """A lease, in milliseconds: at most 12 hours."""
 Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
 AtLeastOne = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Whole = Annotated[int, Field(ge=1)]
 JobId = Annotated[str, Field(pattern=f"^{UUID7.pattern}$")]
 JobType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]*(\.[a-z][a-z0-9_-]*)*$", max_length=255)]
 AnyId = Annotated[str, Field(min_length=1, max_length=64)]

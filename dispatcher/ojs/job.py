@@ -69,7 +69,7 @@ def read_job(job: JobIn, path: str = "") -> EnqueueRequest:
 
 def json_size(content: object) -> int:
     """Return the size as JSON, in bytes."""
-    return len(json.dumps(content).encode())
+    return len(json.dumps(content, ensure_ascii=False).encode())
 
 
 def from_milliseconds(span: int | None) -> timedelta | None:

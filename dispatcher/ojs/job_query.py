@@ -1,6 +1,7 @@
 """Queries for jobs: each uses an index, or scans a bounded window of all jobs."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from time import monotonic
 from typing import Final
@@ -9,8 +10,11 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from dispatcher.models import CallQueue, Slot
-from dispatcher.ojs.pagination import read_cursor, window, write_cursor
-from dispatcher.ojs.wire import invalid, parse_time
+from dispatcher.ojs import jobs
+from dispatcher.ojs.pagination import Page, paginate, read_cursor, window, write_cursor
+from dispatcher.ojs.queries import JobsIn, PageIn
+from dispatcher.ojs.requests import given_fields
+from dispatcher.ojs.wire import parse_time
 from dispatcher.states import DUE, TERMINAL, State
 
 MAX_MOVED: Final = 1_000
@@ -27,11 +31,12 @@ _ORDERS: Final[Mapping[str, tuple[Sequence[str], Q]]] = {
 """The index order of the calls in a state, and the condition of that index."""
 
 
-def list_jobs(given: dict[str, str]) -> tuple[QuerySet[CallQueue], Sequence[str], QuerySet[CallQueue] | None]:
+def list_jobs(wanted: JobsIn) -> tuple[QuerySet[CallQueue], Sequence[str], QuerySet[CallQueue] | None]:
     """Return the requested calls, an index order for them, and the calls that this index scans."""
-    calls, all_calls = filter_jobs(given).prefetch_related("job"), CallQueue.objects.all()
-    named = {name for name in ("queue", "state", "type", "since", "until") if given.get(name)}
-    state = given.get("state") or ""
+    given = given_fields(wanted)
+    calls, all_calls = filter_jobs(given), CallQueue.objects.all()
+    named = given.keys()
+    state: str = wanted.state or ""
     if state == State.ACTIVE:
         held = Slot.objects.values("call_id")
         return calls.filter(id__in=held), _LATEST, None
@@ -43,14 +48,32 @@ def list_jobs(given: dict[str, str]) -> tuple[QuerySet[CallQueue], Sequence[str]
     return calls.filter(condition), order, None if named <= {"state", "queue"} else in_state
 
 
+def page(
+    wanted: PageIn,
+    calls: QuerySet[CallQueue],
+    *,
+    order: Sequence[str],
+    among: QuerySet[CallQueue] | None,
+    default: int,
+) -> Page:
+    """Return the requested page of calls, with their jobs: as many as an answer has room for; see paginate."""
+    found = paginate(
+        wanted,
+        calls.only(*(name.removeprefix("-") for name in order)),
+        order=order,
+        among=among,
+        default=default,
+        fitting=lambda rows: jobs.fitting([call.id for call in rows]),
+    )
+    return replace(found, rows=jobs.read([call.id for call in found.rows]))
+
+
 def filter_jobs(given: dict[str, str]) -> QuerySet[CallQueue]:
     """Return the calls that a filter selects, unordered. Raises Problem."""
     calls = CallQueue.objects.all()
     if queue := given.get("queue"):
         calls = calls.filter(queue=queue)
     if state := given.get("state"):
-        if state not in [*State]:
-            raise invalid("state", f"{state!r} must be one of {', '.join(State)}.")
         calls = calls.filter(state__in=["active", "dispatched"] if state == State.ACTIVE else [state])
     if kind := given.get("type"):
         calls = calls.filter(task__startswith=kind[:-1]) if kind.endswith("*") else calls.filter(task=kind)

@@ -9,6 +9,7 @@ from dispatcher import sql
 from dispatcher.models import CallQueue
 from dispatcher.ojs.models import Job
 from dispatcher.ojs.options import OjsOptions
+from dispatcher.ojs.wire import ANSWER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,14 @@ def ask(calls: Sequence[UUID]) -> Asked:
     """Ask for these calls; fields that no job has are deferred."""
     params = {"calls": list(calls)}
     return Asked(sql.ask("read_calls", CallQueue, params), sql.ask("read_jobs", Job, params))
+
+
+def fitting(calls: Sequence[UUID]) -> int:
+    """Return how many of these calls, in this order, an answer has room for: one at least, if there are any."""
+    if len(calls) < 2:  # noqa: PLR2004 -- the one that it always has room for
+        return len(calls)
+    (count,) = sql.fetch("fitting_calls", int, {"calls": list(calls), "most": ANSWER_BYTES})
+    return count
 
 
 def read(calls: Sequence[UUID]) -> list[CallQueue]:

@@ -21,28 +21,25 @@ class Job(Record):
     """What only the HTTP API stores of a call: a row beside it, deleted with it; a plain call has none."""
 
     call = models.OneToOneField(
-        CallQueue,
-        primary_key=True,
-        on_delete=models.DO_NOTHING,
-        db_constraint=False,
-        related_name="job",
-        help_text="The migration adds the foreign key: the database deletes the row with the call.",
+        CallQueue, primary_key=True, on_delete=models.DO_NOTHING, db_constraint=False, related_name="job"
     )
-    timeout = models.DurationField(null=True, help_text="Maximum duration of one attempt, if workers fetch it.")
-    visibility = models.DurationField(null=True, help_text="The lease of a fetched call without a heartbeat.")
-    unique_key = models.CharField(max_length=64, null=True, help_text="Calls with the same key run one at a time.")  # noqa: DJ001 -- absent is not a text
-    envelope = models.JSONField(null=True, help_text="Fields of the job that have no column.")
-    progress = models.JSONField(
-        null=True, help_text="What its worker reported last: progress from 0 to 1, message, data."
-    )
-    created_at = models.DateTimeField(help_text="When the call was sent.")
-    outcome = models.CharField(
-        max_length=16,
-        default="open",
-        db_default="open",
-        help_text="open, or how a call with a unique key, or of a workflow, has ended: set by a trigger.",
-    )
-    ended_at = models.DateTimeField(null=True, help_text="When it ended; set by the same trigger.")
+    """The migration adds the foreign key: the database deletes the row with the call."""
+    timeout = models.DurationField(null=True)
+    """Maximum duration of one attempt, if workers fetch it."""
+    visibility = models.DurationField(null=True)
+    """The lease of a fetched call without a heartbeat."""
+    unique_key = models.CharField(max_length=64, null=True)  # noqa: DJ001 -- absent is not a text
+    """Calls with the same key run one at a time."""
+    envelope = models.JSONField(null=True)
+    """Fields of the job that have no column."""
+    progress = models.JSONField(null=True)
+    """What its worker reported last: progress from 0 to 1, message, data."""
+    created_at = models.DateTimeField()
+    """When the call was sent."""
+    outcome = models.CharField(max_length=16, default="open", db_default="open")
+    """open, or how a call with a unique key, or of a workflow, has ended: set by a trigger."""
+    ended_at = models.DateTimeField(null=True)
+    """When it ended; set by the same trigger."""
 
     class Meta:
         indexes: ClassVar = [
@@ -64,7 +61,7 @@ class ApiToken(Record):
     digest = models.CharField(max_length=64, unique=True, editable=False)
     scopes = ArrayField(
         models.CharField(max_length=255),
-        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+        help_text="Scopes: send, fetch, read, admin; send:mail* for some queues only, with key:smtp* for some keys.",
     )
     is_active = models.BooleanField("active", default=True)
     expires_at = models.DateTimeField(null=True, blank=True)
@@ -82,20 +79,22 @@ class Workflow(Record):
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
     name = models.CharField(max_length=255, blank=True)
-    kind = models.CharField(max_length=16, help_text="chain, group, batch or graph.")
-    state = models.CharField(max_length=16, default="running", help_text="running, completed, failed or cancelled.")
-    plan = models.JSONField(help_text="Its parts, in order: jobs or workflows.")
-    callbacks = models.JSONField(default=dict, help_text="The callbacks of a batch, started when all parts have ended.")
-    results = models.JSONField(default=dict, help_text="Results of earlier parts that it was started with.")
+    kind = models.CharField(max_length=16)
+    """chain, group, batch or graph."""
+    state = models.CharField(max_length=16, default="running")
+    """running, completed, failed or cancelled."""
+    plan = models.JSONField()
+    """Its parts, in order: jobs or workflows."""
+    callbacks = models.JSONField(default=dict)
+    """The callbacks of a batch, started when all parts have ended."""
+    results = models.JSONField(default=dict)
+    """Results of earlier parts that it was started with."""
     failed_part = models.PositiveIntegerField(null=True)
     parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     ended_at = models.DateTimeField(null=True)
-    look_at = models.DateTimeField(
-        null=True,
-        editable=False,
-        help_text="When it is advanced although no part has ended: its queue was full, or an error came.",
-    )
+    look_at = models.DateTimeField(null=True, editable=False)
+    """When it is advanced although no part has ended: its queue was full, or an error came."""
 
     class Meta:
         indexes: ClassVar = [
@@ -119,18 +118,18 @@ class Part(Record):
     """A started part of a workflow: a call or a workflow. Its outcome outlives its call."""
 
     workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="parts")
-    role = models.CharField(max_length=16, help_text="step, or the name of a callback.")
+    role = models.CharField(max_length=16)
+    """step, or the name of a callback."""
     place = models.PositiveIntegerField()
     call = models.UUIDField(null=True)
     child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
-    outcome = models.CharField(max_length=16, default="open", help_text="open, completed, failed or cancelled.")
-    ended_at = models.DateTimeField(
-        null=True, help_text="Since when its call or workflow has ended, or is gone; a trigger sets it for a call."
-    )
+    outcome = models.CharField(max_length=16, default="open")
+    """open, completed, failed or cancelled."""
+    ended_at = models.DateTimeField(null=True)
+    """Since when its call or workflow has ended, or is gone; a trigger sets it for a call."""
     result = models.JSONField(null=True)
-    error = models.JSONField(
-        null=True, help_text="Why it failed, if its call has no error: it was not sent, or was deleted."
-    )
+    error = models.JSONField(null=True)
+    """Why it failed, if its call has no error: it was not sent, or was deleted."""
 
     class Meta:
         constraints: ClassVar = [
@@ -151,10 +150,15 @@ class Subscription(Record):
 
     id = models.UUIDField(primary_key=True, default=uuid7.uuid7, editable=False)
     url = models.URLField(max_length=2_000)
-    events = ArrayField(models.CharField(max_length=64), help_text="Types, such as job.completed, job.* or *.")
-    secret = models.CharField(max_length=255, help_text="The key of the signatures of posts.")
+    events = ArrayField(models.CharField(max_length=64))
+    """Types, such as job.completed, job.* or *."""
+    secret = models.CharField(max_length=255)
+    """The key of the signatures of posts."""
     is_active = models.BooleanField("active", default=True)
-    delivered_cursor = models.CharField(max_length=64, default="", help_text="Events up to here were delivered.")
+    failing_since = models.DateTimeField(null=True, editable=False)
+    """Since when no post has succeeded; after three days it is switched off."""
+    delivered_cursor = models.CharField(max_length=64, default="")
+    """Events up to here were delivered."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
@@ -187,8 +191,10 @@ class Pool(Record):
     """Queues that workers fetch from together, and the order in which a fetch reads them."""
 
     name = models.CharField(max_length=255, primary_key=True)
-    strategy = models.CharField(max_length=16, default="round-robin", help_text="strict, round-robin or weighted.")
-    weights = models.JSONField(default=dict, help_text="Its queues with their weights: how often each comes first.")
+    strategy = models.CharField(max_length=16, default="round-robin")
+    """strict, round-robin or weighted."""
+    weights = models.JSONField(default=dict)
+    """Its queues with their weights: how often each comes first."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
@@ -199,17 +205,18 @@ class Cron(Record):
     """A call that is sent on a schedule (Open Job Spec, ojs-cron)."""
 
     name = models.CharField(max_length=190, primary_key=True)
-    expression = models.CharField(max_length=255, help_text="Five fields, or a word such as @daily.")
+    expression = models.CharField(max_length=255)
+    """Five fields, or a word such as @daily."""
     timezone = models.CharField(max_length=63)
-    overlap = models.CharField(
-        max_length=16, default="skip", help_text="While its previous call runs: skip, allow, cancel_previous, enqueue."
-    )
+    overlap = models.CharField(max_length=16, default="skip")
+    """While its previous call runs: skip, allow, cancel_previous, enqueue."""
     is_enabled = models.BooleanField("enabled", default=True)
-    job = models.JSONField(help_text="The call as its sender gave it, for display.")
-    call = models.JSONField(help_text="The call as it is sent.")
+    job = models.JSONField()
+    """What it sends, as its sender gave it."""
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     last_run_at = models.DateTimeField(null=True)
-    next_run_at = models.DateTimeField(null=True, help_text="None while it is disabled, or if its time never comes.")
+    next_run_at = models.DateTimeField(null=True)
+    """None while it is disabled, or if its time never comes."""
     runs = models.PositiveIntegerField(default=0)
 
     def __str__(self) -> str:

@@ -6,22 +6,22 @@ list's order: it may have fewer rows than `limit`, or none, and `next_cursor` co
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db.models import Field, Model, Q, QuerySet
-from django.http import HttpRequest
+from django.db.models import Field, Func, IntegerField, Model, Q, QuerySet, TextField
+from django.db.models.functions import Cast
 
 from dispatcher import validate
+from dispatcher.ojs.queries import PageIn
 from dispatcher.ojs.wire import invalid, without_nulls
 
 ROW_LIMIT: Final = 10_000
 """The limit of counts, of offsets, and of the rows that a page scans."""
 _MOST: Final = 200
-_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,19 +41,21 @@ class Window:
 
 
 def paginate(
-    request: HttpRequest,
+    page: PageIn,
     rows: QuerySet[Any],
     *,
     order: Sequence[str],
     among: QuerySet[Any] | None = None,
     default: int = 50,
+    fitting: Callable[[Sequence[Any]], int] = len,
 ) -> Page:
     """Return the requested page of these rows. Raises Problem.
 
     order: fields that identify each row, all ascending or all descending ("-"); an index has them.
     among: the rows that this index scans, a superset of `rows`; None: `rows` themselves.
+    fitting: how many of the rows, in order, the answer has room for.
     """
-    limit = number(request, "limit", number(request, "per_page", default, _MOST), _MOST)
+    limit = min(page.limit or page.per_page or default, _MOST)
     first = window(rows, order, among)
     total = first.rows[: ROW_LIMIT + 1].count()
     summary: dict[str, Any] = {
@@ -61,17 +63,18 @@ def paginate(
         "total_is_exact": total <= ROW_LIMIT and first.last is None,
         "limit": limit,
     }
-    if cursor := request.GET.get("cursor"):
-        shown = window(rows, order, among, after=read_cursor(cursor, rows.model, order))
+    if page.cursor:
+        shown = window(rows, order, among, after=read_cursor(page.cursor, rows.model, order))
         offset = 0
     else:
-        shown, offset = first, _offset(request, limit)
+        shown, offset = first, _offset(page, limit)
         summary |= {"offset": offset, "page": offset // limit + 1}
     found = list(shown.rows[offset : offset + limit + 1])
-    last = order_values(found[limit - 1], order) if len(found) > limit else shown.last
+    count = fitting(found[:limit])
+    last = order_values(found[count - 1], order) if len(found) > count else shown.last
     next_cursor = None if last is None else write_cursor(last, order)
     summary |= {"has_more": last is not None, "next_cursor": next_cursor, "per_page": limit}
-    return Page(rows=found[:limit], pagination=without_nulls(summary))
+    return Page(rows=found[:count], pagination=without_nulls(summary))
 
 
 def window(
@@ -89,6 +92,11 @@ def window(
     return Window(
         rows=ordered if last is None else ordered.filter(_after_or_before(order, last, is_behind=False)), last=last
     )
+
+
+def json_bytes(field: str) -> Func:
+    """Return how many bytes a JSON field of a row takes as a text."""
+    return Func(Cast(field, TextField()), function="octet_length", output_field=IntegerField())
 
 
 def order_values(row: Model, order: Sequence[str]) -> tuple[Any, ...]:
@@ -133,20 +141,9 @@ def _value(model: type[Model], name: str, text: object) -> Any:
     return validate.moment("cursor", value) if isinstance(value, datetime) else value
 
 
-def _offset(request: HttpRequest, limit: int) -> int:
-    page = number(request, "page", 1, None)
-    offset = number(request, "offset", (page - 1) * limit, None, least=0)
+def _offset(page: PageIn, limit: int) -> int:
+    offset = ((page.page or 1) - 1) * limit if page.offset is None else page.offset
     if offset > ROW_LIMIT:
-        field = "offset" if request.GET.get("offset") else "page"
+        field = "page" if page.offset is None else "offset"
         raise invalid(field, f"is more than {ROW_LIMIT:,} rows from the start; use the cursor of the previous page.")
     return offset
-
-
-def number(request: HttpRequest, name: str, default: int, most: int | None, *, least: int = 1) -> int:
-    """Return a whole number of the query string, bounded by `most`. Raises Problem."""
-    given = request.GET.get(name)
-    if given is None or given == "":
-        return default
-    if not given.isascii() or not given.isdigit() or len(given) > _DIGITS or int(given) < least:
-        raise invalid(name, f"{given!r} must be a whole number from {least}.")
-    return int(given) if most is None else min(int(given), most)

@@ -24,8 +24,8 @@ _LONGEST_PERIOD: Final = timedelta(days=1)
 def require_send(access: Access, wanted: Mapping[str, EnqueueRequest]) -> None:
     """Raise Problem unless all these calls, by the path of each job in the request, may be sent.
 
-    Keys of tokens, webhooks, crons and other queues need the scope `admin`: a sender with access to them
-    could stop the work of others.
+    Keys of tokens, webhooks, crons and other queues need the scope `admin`, and without `send` on all queues any key
+    needs a scope of its own: a sender with access to them could stop the work of others.
     """
     access.require("send", *{each.queue for each in wanted.values()})
     if access.allows("admin"):
@@ -33,8 +33,11 @@ def require_send(access: Access, wanted: Mapping[str, EnqueueRequest]) -> None:
     for path, each in wanted.items():
         for field, key in _named_keys(each):
             if _is_reserved(key) and key != f"queue:{each.queue}":
-                message = f"{path}{field}: {key!r} limits more than this job; only the scope admin may name it."
-                raise Problem(403, "permission_denied", message, details={"field": f"{path}{field}"})
+                _refuse(f"{path}{field}", f"{key!r} limits more than this job; only the scope admin may name it.")
+            if key != f"queue:{each.queue}" and not access.names(key):
+                _refuse(
+                    f"{path}{field}", f"{key!r} is not among the keys of these credentials: add the scope key:{key}."
+                )
         for field, problem in _stopping_limits(each):
             raise invalid(f"{path}options.rate_limit.{field}", problem)
 
@@ -50,6 +53,10 @@ def visible_job(access: Access, call: CallQueue) -> dict[str, Any]:
     if access.allows("read", call.queue):
         return written
     return {name: written[name] for name in ("id", "type", "queue", "state")}
+
+
+def _refuse(field: str, problem: str) -> None:
+    raise Problem(403, "permission_denied", f"{field}: {problem}", details={"field": field})
 
 
 def _named_keys(each: EnqueueRequest) -> Iterator[tuple[str, str]]:

@@ -10,29 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 
 from dispatcher.limits.policy import LARGEST
 from dispatcher.limits.turns import MOST_WEIGHT
-from dispatcher.ojs.fields import (
-    AnyId,
-    AnyState,
-    AtLeastOne,
-    Count,
-    Duration,
-    EventTypes,
-    JobId,
-    JobType,
-    KeyName,
-    Lease,
-    Moment,
-    Name,
-    QueueName,
-    Span,
-    SpentKey,
-    StateName,
-    Strategy,
-    Text,
-    Url,
-    Weight,
-    WorkerName,
-)
+from dispatcher.ojs import fields
 
 UNIQUE_FIELDS: Final = frozenset({"type", "queue", "args", "meta"})
 """The fields of a job that may decide whether it is unique."""
@@ -53,32 +31,32 @@ class StrictBody(Body):
 class RateIn(StrictBody):
     """A number of starts in a period."""
 
-    limit: AtLeastOne
-    period: Duration
+    limit: fields.AtLeastOne
+    period: fields.Duration
 
 
 class RateLimitIn(StrictBody):
     """A policy in one of three formats: the spec's text, `rate: 1, period: "second"`, or `max_per_second`."""
 
-    key: KeyName | None = None
-    concurrency: Count | None = None
-    per_worker: AtLeastOne | None = None
-    rate: RateIn | AtLeastOne | None = None
+    key: fields.KeyName | None = None
+    concurrency: fields.Count | None = None
+    per_worker: fields.AtLeastOne | None = None
+    rate: RateIn | fields.AtLeastOne | None = None
     throttle: RateIn | None = None
     on_limit: Literal["wait", "reschedule", "drop"] | None = None
     period: Literal["second", "minute", "hour", "day"] | None = None
-    max_per_second: AtLeastOne | None = None
+    max_per_second: fields.AtLeastOne | None = None
 
 
 class RetryIn(StrictBody):
     """The retry policy of a job (ojs-retry); intervals as ISO 8601, or in milliseconds."""
 
     max_attempts: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
-    initial_interval: Duration | None = None
-    initial_interval_ms: Span | None = None
+    initial_interval: fields.Duration | None = None
+    initial_interval_ms: fields.Span | None = None
     backoff_coefficient: Annotated[float, Field(ge=1, le=100)] | None = None
-    max_interval: Duration | None = None
-    max_interval_ms: Span | None = None
+    max_interval: fields.Duration | None = None
+    max_interval_ms: fields.Span | None = None
     jitter: bool | None = None
     non_retryable_errors: list[Annotated[str, Field(min_length=1, max_length=255)]] | None = None
     backoff_strategy: Literal["exponential", "linear", "polynomial", "constant", "none"] | None = None
@@ -96,9 +74,9 @@ class UniqueIn(StrictBody):
     keys: Annotated[list[Literal["type", "queue", "args", "meta"]], Field(min_length=1)] | None = None
     args_keys: Annotated[list[str], Field(min_length=1)] | None = None
     meta_keys: Annotated[list[str], Field(min_length=1)] | None = None
-    period: Duration | None = None
-    period_ms: Span | None = None
-    states: Annotated[list[StateName], Field(min_length=1)] | None = None
+    period: fields.Duration | None = None
+    period_ms: fields.Span | None = None
+    states: Annotated[list[fields.StateName], Field(min_length=1)] | None = None
     on_conflict: Literal["reject", "ignore", "replace", "replace_except_schedule"] | None = None
 
     @field_validator("key")
@@ -114,19 +92,19 @@ class UniqueIn(StrictBody):
 class OptionsIn(Body):
     """The options of a job. `keys`: names, or costs by name, in addition to the key of its rate limit."""
 
-    queue: QueueName | None = None
+    queue: fields.QueueName | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
-    timeout_ms: Span | None = None
-    delay_until: Moment | None = None
-    scheduled_at: Moment | None = None
-    expires_at: Moment | None = None
+    timeout_ms: fields.Span | None = None
+    delay_until: fields.Moment | None = None
+    scheduled_at: fields.Moment | None = None
+    expires_at: fields.Moment | None = None
     retry: RetryIn | None = None
     unique: UniqueIn | None = None
     rate_limit: RateLimitIn | None = None
-    keys: list[SpentKey] | dict[str, AtLeastOne] | None = None
-    visibility_timeout_ms: Lease | None = None
+    keys: list[fields.SpentKey] | dict[str, fields.AtLeastOne] | None = None
+    visibility_timeout_ms: fields.Lease | None = None
     pending: bool | None = None
-    tags: list[Text] | None = None
+    tags: list[fields.Text] | None = None
 
 
 class JobFields(OptionsIn):
@@ -139,9 +117,9 @@ class JobFields(OptionsIn):
 class JobIn(JobFields):
     """A job to send. Unknown fields are stored and returned."""
 
-    type: JobType
+    type: fields.JobType
     args: list[JsonValue]
-    id: JobId | None = None
+    id: fields.JobId | None = None
 
 
 class BatchIn(Body):
@@ -153,28 +131,28 @@ class BatchIn(Body):
 class FetchIn(Body):
     """A request for jobs of these queues, in this order; `wait_ms`: how long the response may wait for a job."""
 
-    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)]
-    pool: Text | None = None
-    strategy: Strategy | None = None
-    weights: dict[str, Weight] | None = None
+    queues: Annotated[list[fields.QueueName], Field(min_length=1, max_length=100)]
+    pool: fields.Text | None = None
+    strategy: fields.Strategy | None = None
+    weights: dict[str, fields.Weight] | None = None
     count: Annotated[int, Field(ge=1, le=500)] | None = None
-    worker_id: WorkerName | None = None
-    visibility_timeout_ms: Lease | None = None
+    worker_id: fields.WorkerName | None = None
+    visibility_timeout_ms: fields.Lease | None = None
     wait_ms: Annotated[int, Field(ge=0, le=30_000)] | None = None
 
 
 class Proof(Body):
     """The proof of a report. Only the ticket is new at each fetch; an attempt's number needs the worker's name."""
 
-    ticket: AnyId | None = None
+    ticket: fields.AnyId | None = None
     attempt: Annotated[int, Field(ge=1)] | None = None
-    worker_id: WorkerName | None = None
+    worker_id: fields.WorkerName | None = None
 
 
 class Report(Proof):
     """The job of a report, and its proof."""
 
-    job_id: AnyId
+    job_id: fields.AnyId
 
 
 class AckIn(Report):
@@ -192,7 +170,7 @@ class ErrorIn(Body):
     retryable: bool | None = None
     details: dict[str, JsonValue] | None = None
     backtrace: list[str] | None = None
-    rate_limit_until: Moment | None = None
+    rate_limit_until: fields.Moment | None = None
 
 
 class NackIn(Report):
@@ -205,10 +183,10 @@ class NackIn(Report):
 class HeartbeatIn(Body):
     """A worker that is alive, and its jobs: a list of ids, or their number."""
 
-    worker_id: WorkerName
-    active_jobs: list[AnyId] | Count | None = None
-    active_job_ids: list[AnyId] | None = None
-    visibility_timeout_ms: Lease | None = None
+    worker_id: fields.WorkerName
+    active_jobs: list[fields.AnyId] | fields.Count | None = None
+    active_job_ids: list[fields.AnyId] | None = None
+    visibility_timeout_ms: fields.Lease | None = None
     state: Annotated[str, Field(max_length=16)] | None = None
 
 
@@ -216,14 +194,14 @@ class ProgressIn(Proof):
     """The progress of a running job, from 0 to 1."""
 
     progress: Annotated[float, Field(ge=-1e9, le=1e9)]
-    message: Text | None = None
+    message: fields.Text | None = None
     data: dict[str, JsonValue] | None = None
 
 
 class PauseIn(StrictBody):
     """The reason for a pause or a resume, for the history."""
 
-    reason: Text | None = None
+    reason: fields.Text | None = None
     until: JsonValue = None
 
     @field_validator("until")
@@ -238,8 +216,8 @@ class PauseIn(StrictBody):
 class LimitIn(StrictBody):
     """The limits of a queue; null removes one, and absent ones do not change."""
 
-    concurrency: Count | None = None
-    per_worker: AtLeastOne | None = None
+    concurrency: fields.Count | None = None
+    per_worker: fields.AtLeastOne | None = None
     rate: RateIn | None = None
     throttle: RateIn | None = None
 
@@ -251,14 +229,14 @@ class LimitIn(StrictBody):
 class OverrideIn(LimitIn):
     """Limits that override a key's own until a time; null and absent ones do not change."""
 
-    expires_at: Moment | None = None
+    expires_at: fields.Moment | None = None
 
 
 class QueueLimitIn(LimitIn):
     """Limits in a queue's configuration, where a rate may be given without its name (ojs-admin-api, 6.6)."""
 
-    limit: AtLeastOne | None = None
-    period: Duration | None = None
+    limit: fields.AtLeastOne | None = None
+    period: fields.Duration | None = None
 
     @model_validator(mode="after")
     def _name_rate(self) -> Self:
@@ -274,7 +252,7 @@ class QueueLimitIn(LimitIn):
 class BackpressureIn(Body):
     """The bound of waiting jobs in a queue, and what happens above it; 0 is no bound."""
 
-    max_depth: Count
+    max_depth: fields.Count
     strategy: Literal["reject", "block", "drop_oldest"] | None = None
     warning_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
 
@@ -283,7 +261,7 @@ class QueueConfigIn(StrictBody):
     """The configuration of a queue; absent and null fields do not change."""
 
     backpressure: BackpressureIn | None = None
-    concurrency: Count | None = None
+    concurrency: fields.Count | None = None
     rate_limit: QueueLimitIn | None = None
     delivery: Literal["broker", "direct", "http"] | None = None
     weight: Annotated[int, Field(ge=1, le=MOST_WEIGHT)] | None = None
@@ -292,7 +270,7 @@ class QueueConfigIn(StrictBody):
 class CronTemplateIn(JobFields):
     """The job of a cron."""
 
-    type: JobType
+    type: fields.JobType
     args: list[JsonValue] | None = None
 
 
@@ -346,11 +324,11 @@ class Selection(StrictBody):
 class FilterIn(Selection):
     """Conditions that all must hold; a `type` may end in `*`."""
 
-    queue: Name | None = None
-    state: AnyState | None = None
-    type: Name | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    queue: fields.Name | None = None
+    state: fields.AnyState | None = None
+    type: fields.Name | None = None
+    since: fields.Moment | None = None
+    until: fields.Moment | None = None
 
 
 class BulkRequest(Selection):
@@ -369,29 +347,29 @@ class BulkIn(BulkRequest):
 class PurgeIn(BulkRequest):
     """Selects the jobs of a queue to delete: those in these states, or only those that ended before a time."""
 
-    states: Annotated[list[AnyState], Field(min_length=1)]
-    older_than: Moment | None = None
+    states: Annotated[list[fields.AnyState], Field(min_length=1)]
+    older_than: fields.Moment | None = None
 
 
 class PoolQueueIn(Body):
     """A queue of a pool."""
 
-    weight: Weight = 1.0
+    weight: fields.Weight = 1.0
 
 
 class PoolIn(Body):
     """Queues to fetch from together, as a list, or by name with weights."""
 
-    queues: Annotated[list[QueueName], Field(min_length=1, max_length=100)] | dict[str, PoolQueueIn]
-    strategy: Strategy | None = None
-    weights: dict[str, Weight] | None = None
+    queues: Annotated[list[fields.QueueName], Field(min_length=1, max_length=100)] | dict[str, PoolQueueIn]
+    strategy: fields.Strategy | None = None
+    weights: dict[str, fields.Weight] | None = None
 
 
 class SubscriptionIn(Body):
     """A webhook: where to post which events."""
 
-    url: Url
-    events: EventTypes
+    url: fields.Url
+    events: fields.EventTypes
     secret: Annotated[str, Field(min_length=8, max_length=255)] | None = None
     active: bool | None = None
 
@@ -399,8 +377,8 @@ class SubscriptionIn(Body):
 class SubscriptionPatch(Body):
     """Changes of a subscription."""
 
-    url: Url | None = None
-    events: EventTypes | None = None
+    url: fields.Url | None = None
+    events: fields.EventTypes | None = None
     active: bool | None = None
 
 

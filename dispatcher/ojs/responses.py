@@ -1,10 +1,16 @@
 """Response bodies, as published in the schema; the views build them."""
 
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from ninja import Router
+from ninja.constants import NOT_SET
 from pydantic import BaseModel, ConfigDict
 
-ERRORS = frozenset({400, 401, 403, 404, 405, 409, 413, 422, 429, 500, 503})
+View = TypeVar("View", bound=Callable[..., Any])
+
+ERRORS = frozenset({400, 401, 403, 404, 405, 409, 411, 413, 422, 429, 500, 503})
 
 
 class Reply(BaseModel):
@@ -123,3 +129,23 @@ class RateLimitReply(Reply):
 def replies(of: type[BaseModel] | None = Reply, status: int = 200) -> dict[Any, Any]:
     """Return the response types of an endpoint, for the schema."""
     return {status: of, ERRORS: ErrorReply}
+
+
+class Routes(Router):
+    """The endpoints of a resource. In the schema, one is named by its method and path, and its docstring says the rest.
+
+    Without a response type it responds with an object.
+    """
+
+    def api_operation(
+        self, methods: list[str], path: str, *, response: Any = NOT_SET, **given: Any
+    ) -> Callable[[View], View]:
+        """Return the decorator of a view."""
+        given["operation_id"] = re.sub(r"\W+", "_", f"{methods[0].lower()}{path}").strip("_")
+        response = replies() if response is NOT_SET else response
+
+        def add(view: View) -> View:
+            given["summary"] = (view.__doc__ or "").partition("\n")[0]
+            return Router.api_operation(self, methods, path, response=response, **given)(view)
+
+        return add

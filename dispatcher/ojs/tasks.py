@@ -1,36 +1,32 @@
 """The Celery tasks of the Open Job Spec, and those that run periodically."""
 
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from celery import shared_task
 
 from dispatcher.celery import periodic
 from dispatcher.ojs import cron
 from dispatcher.ojs.models import Subscription, Workflow
+from dispatcher.ojs.webhooks import deliver
+from dispatcher.ojs.workflow import advance as workflows
 from dispatcher.tasks import QUIET
 
-ADVANCE: Final = "dispatcher.advance"
-DELIVER: Final = "dispatcher.deliver_webhooks"
 
-
-@shared_task(name=DELIVER, **QUIET)
+@shared_task(name=deliver.DELIVER, **QUIET)
 def deliver_webhooks() -> int:
     """Deliver events to webhook subscriptions; return how many posts that makes."""
-    return periodic.run(DELIVER)
+    return periodic.run(deliver.DELIVER)
 
 
-@shared_task(name=ADVANCE, **QUIET)
+@shared_task(name=workflows.ADVANCE, **QUIET)
 def advance() -> int:
     """Advance the running workflows; return how many were advanced."""
-    return periodic.run(ADVANCE)
+    return periodic.run(workflows.ADVANCE)
 
 
 @shared_task(name="dispatcher.post_event")
 def post_event(subscription: str, event: dict[str, Any]) -> Any:
     """Post one event to one subscription."""
-    from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
-
     return deliver.post(subscription, event)
 
 
@@ -43,19 +39,15 @@ def fire_crons() -> int:
 def _advance() -> int:
     if not Workflow.objects.filter(state="running").exists():
         return 0
-    from dispatcher.ojs.workflow.advance import advance_all  # noqa: PLC0415 -- an extra
-
-    return advance_all()
+    return workflows.advance_all()
 
 
 def _deliver() -> int:
     if not Subscription.objects.filter(is_active=True).exists():
         return 0
-    from dispatcher.ojs.webhooks import deliver  # noqa: PLC0415 -- an extra
-
     return deliver.deliver_events()
 
 
 periodic.register(cron.FIRE, every=cron.EVERY, run=cron.fire_due)
-periodic.register(ADVANCE, every=timedelta(seconds=1), run=_advance)
-periodic.register(DELIVER, every=timedelta(seconds=5), run=_deliver)
+periodic.register(workflows.ADVANCE, every=workflows.EVERY, run=_advance)
+periodic.register(deliver.DELIVER, every=deliver.EVERY, run=_deliver)

@@ -2,8 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import accumulate
 from math import isfinite
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -22,6 +24,9 @@ MEDIA_TYPE: Final = "application/openjobspec+json"
 ACCEPTED: Final = ("application/openjobspec+json", "application/json")
 VERSION: Final = "1.0"
 UUID7: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
+
+ANSWER_BYTES: Final = 4 * 1_048_576
+"""How much an answer with several jobs, events or results holds at the most."""
 
 format_time: Final = words.format_time
 
@@ -121,6 +126,12 @@ def is_admins(request: HttpRequest) -> bool:
 def job_body(request: HttpRequest, job: dict[str, Any]) -> dict[str, Any]:
     """Return the body of a response with one job."""
     return job if is_admins(request) else {"job": job}
+
+
+def fitting(sizes: Iterable[int | None], most: int = ANSWER_BYTES) -> int:
+    """Return how many of these, in order, have room in so many bytes: one at least, if there are any."""
+    held = [*accumulate(size or 0 for size in sizes)]
+    return max(min(1, len(held)), bisect_right(held, most))
 
 
 def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:

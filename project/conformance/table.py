@@ -31,6 +31,10 @@ _MATCHER = Flaw(
 _HISTORY = Flaw(
     why="expects error types that no request of the case contains", messages=re.compile(r"\.errors\[\d\]\.type: expected")
 )
+_RESULTS = Flaw(
+    why="expects `parent_results` to be a list, where the spec has an object by step",
+    messages=re.compile(r"\.parent_results\[0\]\.\w+: \[0\] applied to something that is not an array$"),
+)
 EXPLAINED: Final = {
     "EXT-ADM-001": _MATCHER,
     "EXT-ADM-002": _MATCHER,
@@ -42,6 +46,7 @@ EXPLAINED: Final = {
     "EXT-DLQ-004": _CAPTURE,
     "EXT-RL-003": _CAPTURE,
     "L1-RTR-014": _HISTORY,
+    "L3-CHN-002": _RESULTS,
 }
 """Cases that no correct server passes, and the fault of each."""
 
@@ -122,8 +127,8 @@ def page(cases: list[Case]) -> str:
             "",
         ]
     lines += [
-        "The manifest claims level 2: there is no case of level 3 (workflows), and each level includes those below it. The",
-        "capabilities in the manifest list what is supported of levels 3 and 4.",
+        "The manifest claims level 4: of the levels 0 to 4, which include those below them, all cases pass but those that no",
+        "correct server passes.",
         "",
     ]
     return "\n".join(lines)

@@ -50,8 +50,8 @@ class Api:
         (fetched,) = self.fetch()
         return fetched
 
-    def ack(self, job: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-        return self.post("/workers/ack", {"job_id": job["id"], **more})
+    def ack(self, job: Mapping[str, Any], *, status: int = 200, **more: Any) -> dict[str, Any]:
+        return self.post("/workers/ack", {"job_id": job["id"], **more}, status=status)
 
     def nack(self, job: Mapping[str, Any], **error: Any) -> dict[str, Any]:
         return self.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no", **error}})

@@ -153,7 +153,10 @@ def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> Non
     page = read(boss, row)
     assert token not in page
     assert row.digest not in page
-    for scopes, words in (("read,send", ""), ("read,everything", "is not a scope; give send, fetch, read, admin, or")):
+    for scopes, words in (
+        ("read,send", ""),
+        ("read,everything", "is not a scope; give send, fetch, read, admin, key, or"),
+    ):
         assert words in post(boss, row, scopes=scopes, expires_at_0="", expires_at_1="")
         row.refresh_from_db()
         assert (row.is_active, row.scopes) == (False, ["read", "send"])

@@ -59,6 +59,7 @@ HOT: Final = [
     hot("set_fetch_leases", 100, calls=[RUNNING], tickets=[RUNNING], lease=None, usual=LEASE),
     hot("renew_fetch_leases", 100, calls=[RUNNING], lease=None, usual=LEASE),
     hot("find_reserved_call", 30, call=RUNNING),
+    hot("fitting_calls", 100, calls=[RUNNING], most=4_000_000),
     hot("lock_overdue", 50),
     hot("queues_with_backpressure", 100),
     hot("find_unique", 20, unique_key="x", states=["available"], period=None),

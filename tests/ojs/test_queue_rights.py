@@ -50,7 +50,7 @@ def test_a_report_blocks_a_key_for_as_long_as_the_setting_allows_and_says_until_
 ) -> None:
     settings.DISPATCHER = {"http_max_block": 120}
     RateLimitKey.objects.declare("shared", concurrency=9)
-    mine, boss = holder("send:a", "fetch:a"), holder("admin", name="boss")
+    mine, boss = holder("send:a", "fetch:a", "key:shared"), holder("admin", name="boss")
     error = {"message": "stop", "rate_limit_until": until}
     for row, least, most in ((mine, 115, 120), (boss, 2 * 86_400, 366 * 86_400)):
         mine.push(options={"queue": "a", "keys": ["shared"]})
@@ -161,7 +161,7 @@ def test_a_job_with_the_id_of_one_in_another_queue_learns_nothing_of_that(holder
 
 
 def test_who_may_send_to_a_queue_may_limit_it_and_make_keys_of_no_queue(holder: Holder) -> None:
-    api = holder("send:mail")
+    api = holder("send:mail", "key:s*")
     api.push(options={"queue": "mail", "rate_limit": {"max_per_second": 5}})
     limits = {"key": "smtp", "concurrency": 5, "rate": {"limit": 1, "period": "P1D"}}
     api.push(options={"queue": "mail", "rate_limit": limits, "keys": ["queue:mail"]})
@@ -184,7 +184,7 @@ def test_who_is_first_to_name_a_shared_key_can_t_stop_it_for_all(
     holder: Holder, limits: dict[str, Any], field: str
 ) -> None:
     job = {"type": "a", "args": [], "options": {"queue": "mail", "rate_limit": {"key": "shared", **limits}}}
-    api = holder("send:mail")
+    api = holder("send:mail", "key:s*")
     for path, body, where in (
         ("/jobs", job, ""),
         ("/jobs/batch", {"jobs": [job]}, "jobs.0."),
@@ -196,7 +196,7 @@ def test_who_is_first_to_name_a_shared_key_can_t_stop_it_for_all(
 
 
 def test_who_makes_a_key_over_http_is_recorded_once(holder: Holder) -> None:
-    api = holder("send:mail", name="ada")
+    api = holder("send:mail", "key", name="ada")
 
     def options(key: str, **more: Any) -> dict[str, Any]:
         return {"queue": "mail", "rate_limit": {"key": key, "concurrency": 2}, **more}
@@ -211,3 +211,47 @@ def test_who_makes_a_key_over_http_is_recorded_once(holder: Holder) -> None:
     by = {"plain": "token:ada", "placed": "token:ada", "step": f"workflow:{number}"}
     assert [*changes] == [(key, "make", actor, "http") for key, actor in by.items()]
     assert KeyChange.objects.filter(before={}, after__concurrency=2).count() == 3
+
+
+NAMED = {
+    "the key of its limit": lambda key: {"rate_limit": {"key": key, "concurrency": 1}},
+    "a key": lambda key: {"keys": [key]},
+    "a key with its cost": lambda key: {"keys": {key: 2}},
+}
+
+
+@pytest.mark.parametrize("name_it", NAMED.values(), ids=NAMED)
+@pytest.mark.parametrize(
+    ("scopes", "allowed", "refused"),
+    [
+        (("send:a",), (), ("openai", "smtp", "openai:*")),
+        (("send:a", "key:openai*"), ("openai", "openai:tokens", "openai:*"), ("smtp", "open*")),
+        (("send:a", "key:openai:?"), ("openai:1",), ("openai:12", "openai:*", "openai")),
+        (("send:a", "key"), ("openai", "openai:*"), ("queue:b", "token:me")),
+        (("send:a", "send"), ("openai",), ("queue:b",)),
+        (("send:a", "read", "fetch"), (), ("openai",)),
+    ],
+    ids=" ".join,
+)
+def test_who_sends_to_some_queues_names_the_keys_of_its_scopes(
+    holder: Holder, scopes: tuple[str, ...], allowed: tuple[str, ...], refused: tuple[str, ...], name_it: Any
+) -> None:
+    for name in ("openai", "smtp", "openai:1", "openai:12", "openai:tokens"):
+        RateLimitKey.objects.declare(name, concurrency=9)
+    row = holder(*scopes)
+    for key in refused:
+        body = {"type": "a", "args": [], "options": {"queue": "a", **name_it(key)}}
+        for path, sent in (("/jobs", body), ("/jobs/batch", {"jobs": [body]}), ("/workflows", chain(body))):
+            status = 400 if key.endswith("*") and "rate_limit" in body["options"] else 403
+            answer = row.post(path, sent, status=status)
+            assert key in answer["error"]["message"] or status == 400
+    assert not CallQueue.objects.exists()
+    for key in allowed:
+        if "rate_limit" not in name_it(key) or not key.endswith("*"):
+            row.push(options={"queue": "a", **name_it(key)})
+    # The key of its own queue is no other's.
+    row.push(options={"queue": "a", "rate_limit": {"max_per_second": 5}, "keys": ["queue:a"]})
+
+
+def chain(job: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "chain", "steps": [job]}

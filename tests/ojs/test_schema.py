@@ -56,3 +56,17 @@ def test_the_schema_is_published_and_names_every_endpoint() -> None:
     for path, operations in reply["paths"].items():
         for method, operation in operations.items():
             assert operation["summary"], f"{method} {path}"
+
+
+@pytest.mark.django_db
+def test_the_schema_names_what_a_list_may_be_asked_for() -> None:
+    paths = json.loads(Client().get(PATH).content)["paths"]
+    page = {"limit", "per_page", "page", "offset", "cursor"}
+    for path, named in (
+        ("/admin/jobs", page | {"queue", "type", "state", "since", "until"}),
+        ("/dead-letter", page | {"queue", "type"}),
+        ("/cron", page | {"enabled"}),
+        ("/queues", page),
+        ("/events", {"types", "queues", "job_types", "limit", "after"}),
+    ):
+        assert {each["name"] for each in paths[f"/ojs/v1{path}"]["get"]["parameters"]} == named

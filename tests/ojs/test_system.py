@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 def test_the_manifest_claims_what_is_there(api: Api) -> None:
     reply = json.loads(api.client.get("/ojs/manifest").content)
-    assert (reply["specversion"], reply["conformance_level"], reply["backend"]) == ("1.0", 2, "postgres")
+    assert (reply["specversion"], reply["conformance_level"], reply["backend"]) == ("1.0", 4, "postgres")
     assert reply["capabilities"]["schema_validation"] is False
 
 

@@ -19,7 +19,7 @@ from pytest_django import Settings
 
 import dispatcher.api
 from dispatcher import engine
-from dispatcher.errors import RateLimited, TargetRefused
+from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.ojs.events.source import settled_at
 from dispatcher.ojs.models import Subscription
@@ -161,8 +161,59 @@ def test_a_transaction_whose_start_can_t_be_seen_is_taken_to_be_a_minute_old(api
 def test_however_much_happens_between_two_looks_all_of_it_is_delivered(api: Api) -> None:
     subscribe(api, "job.enqueued")
     jobs = CallQueue.objects.send_many([Call(task="a.task", queue="many")] * 2_100)
-    assert deliver.deliver_events() == 2_100
+    assert sum(iter(deliver.deliver_events, 0)) == 2_100
     assert {event["data"]["job_id"] for event in posts()} == {str(job.id) for job in jobs}
+
+
+def test_a_backlog_is_delivered_in_batches_that_delay_no_other_subscriber(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliver, "_BATCH", 2)
+    slow, fast = subscribe(api, "job.enqueued"), subscribe(api, "job.cancelled")
+    jobs = [api.push()["id"] for _ in range(5)]
+    api.ask("DELETE", f"/jobs/{jobs[0]}")
+    keep, batches = deliver._without_own_posts, list[int]()  # noqa: SLF001 -- what is made to fail
+
+    def fail_later(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        batches.append(len(events))
+        if len(batches) > 2:
+            raise RuntimeError
+        return keep(events)
+
+    monkeypatch.setattr(deliver, "_without_own_posts", fail_later)
+    with pytest.raises(RuntimeError):
+        deliver.deliver_events()
+    calls = CallQueue.objects.filter(task="dispatcher.post_event")
+    assert sorted(call.args[0] for call in calls) == sorted([slow, slow, fast]), "committed, and in turns"
+    monkeypatch.setattr(deliver, "_without_own_posts", keep)
+    assert deliver.deliver_events() == 3
+    assert sorted(event["data"]["job_id"] for event in posts()) == sorted([*jobs, jobs[0]])
+
+
+def test_a_receiver_that_has_failed_for_three_days_is_switched_off_and_on_again(api: Api, receiver: Receiver) -> None:
+    number = subscribe(api, "job.*", url=receiver.url)
+    path = f"/webhooks/subscriptions/sub_{number}"
+
+    def fail(status: int = 500) -> None:
+        receiver.answers = [(status, {})]
+        with pytest.raises((requests.HTTPError, WebhookRefused)):
+            deliver.post(number, EVENT)
+
+    fail()
+    since = api.get(path)["subscription"]["failing_since"]
+    assert since is not None
+    Subscription.objects.update(failing_since=timezone.now() - timedelta(days=2))
+    fail(404)
+    assert api.get(path)["subscription"]["active"] is True
+    # After a success the days are counted from the next failure on.
+    deliver.post(number, EVENT)
+    assert api.get(path)["subscription"]["failing_since"] is None
+    Subscription.objects.update(failing_since=timezone.now() - timedelta(days=4))
+    fail()
+    assert api.get(path)["subscription"]["active"] is False
+    assert deliver.post(number, EVENT) == {"status": "ended"}
+    on = api.ask("PATCH", path, {"active": True})["subscription"]
+    assert (on["active"], on["failing_since"]) == (True, None)
 
 
 def test_a_failure_is_delivered_though_the_job_waits_again_or_runs_by_the_next_look(api: Api) -> None:

@@ -61,6 +61,24 @@ def test_a_chain_goes_step_by_step_and_hands_the_results_on() -> None:
     assert (reply["state"], reply["metadata"]["completed_count"]) == ("completed", 3)
 
 
+@pytest.mark.parametrize(
+    ("plan", "parts"),
+    [
+        ({"type": "chain", "steps": [job("a"), job("b")]}, "steps"),
+        ({"type": "group", "jobs": [job("a"), job("b")]}, "jobs"),
+        ({"type": "batch", "jobs": [job("a"), job("b")], "callbacks": {"on_complete": job("end")}}, "jobs"),
+        ({"steps": [{"id": "one", **job("a")}, {"id": "two", **job("b")}]}, "steps"),
+    ],
+    ids=["chain", "group", "batch", "graph"],
+)
+def test_a_workflow_counts_its_parts(plan: dict[str, Any], parts: str) -> None:
+    reply = api.post("/workflows", plan, status=201)["workflow"]
+    assert (reply[f"{parts}_total"], reply[f"{parts}_completed"]) == (2, 0)
+    work("b")
+    reply = stands(reply["id"])
+    assert (reply[f"{parts}_total"], reply[f"{parts}_completed"]) == (2, 1)
+
+
 def test_a_chain_ends_with_the_step_that_fails() -> None:
     number = make(type="chain", steps=[job("a"), job("b"), job("c")])
     assert [each["type"] for each in work("b")] == ["a", "b"]

@@ -20,6 +20,7 @@ def case(number: str, *messages: str) -> Case:
         ("EXT-ADM-005", ["expected status 200, got 500"], False),
         ("L1-RTR-014", ['$.job.errors[0].type: expected "ConnectionTimeout", got "handler_error"'], True),
         ("L1-RTR-014", ["no answer"], False),
+        ("L3-CHN-002", ["$.jobs[0].parent_results[0].id: [0] applied to something that is not an array"], True),
         ("L0-ENV-001", ["expected status 200, got 404"], False),
     ],
 )

@@ -8,6 +8,7 @@ An event becomes visible when no earlier event can appear: when every transactio
 client that reads after an event's id, or after a cursor, misses no event.
 """
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ from dispatcher.ojs.events.job import job_events
 from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.events.workflow import workflow_events
 from dispatcher.ojs.models import EventLogEntry, Workflow
+from dispatcher.ojs.wire import fitting
 from dispatcher.states import State
 
 _FIRST_LOOK: Final = timedelta(minutes=1)
@@ -87,7 +89,8 @@ def latest(wanted: EventFilter, most: int) -> Page:
         workflows=source.latest_workflows(rows_read),
     )
     found = {event["id"]: event for event in events if event["id"] < until}
-    return Page(events=[found[number] for number in sorted(found)][-most:], cursor=until)
+    last = [found[number] for number in sorted(found)][-most:]
+    return Page(events=last[len(last) - _fitting(reversed(last)) :], cursor=until)
 
 
 def after(wanted: EventFilter, cursor: str, most: int) -> Page:
@@ -98,13 +101,17 @@ def after(wanted: EventFilter, cursor: str, most: int) -> Page:
     for edge in [until] if wanted.call else _edges(wanted, begin, until):
         there = between(wanted, cursor, edge)
         found |= {event["id"]: event for event in nsmallest(most + 1, there, key=lambda event: str(event["id"]))}
-        if len(found) > most:
-            event = [found[number] for number in sorted(found)][:most]
-            return Page(events=event, cursor=event[-1]["id"], has_more=True)
+        events = [found[number] for number in sorted(found)][:most]
+        if len(found) > (count := _fitting(events)):
+            return Page(events=events[:count], cursor=events[count - 1]["id"], has_more=True)
         cursor = max(cursor, cursor_at(edge))
         if has_more := edge < until and monotonic() - began >= _BUDGET_S:
             break
     return Page(events=[found[number] for number in sorted(found)], cursor=cursor, has_more=has_more)
+
+
+def _fitting(events: Iterable[Event]) -> int:
+    return fitting(len(json.dumps(event)) for event in events)
 
 
 def between(wanted: EventFilter, cursor: str, until: datetime) -> Iterator[Event]:

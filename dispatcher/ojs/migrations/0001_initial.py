@@ -6,11 +6,11 @@ whose job another transaction has locked is not written: it comes again, as wher
 cancel or retry a call wait.
 """
 
-import django.contrib.postgres.fields
-import django.db.models.deletion
-import django.db.models.functions.datetime
-import uuid_utils.compat
+from django.contrib.postgres.fields import ArrayField
 from django.db import migrations, models
+from django.db.models import CASCADE, DO_NOTHING, Index, Q, UniqueConstraint
+from django.db.models.functions import Now
+from uuid_utils.compat import uuid7
 
 OF_A_CALL = """
 ALTER TABLE dispatcher_ojs_job ADD CONSTRAINT job_is_of_a_call
@@ -66,9 +66,7 @@ class Migration(migrations.Migration):
 
     initial = True
 
-    dependencies = [
-        ("dispatcher", "0001_initial"),
-    ]
+    dependencies = [("dispatcher", "0001_initial")]
 
     operations = [
         migrations.CreateModel(
@@ -107,49 +105,30 @@ class Migration(migrations.Migration):
                 ("digest", models.CharField(editable=False, max_length=64, unique=True)),
                 (
                     "scopes",
-                    django.contrib.postgres.fields.ArrayField(
+                    ArrayField(
                         base_field=models.CharField(max_length=255),
-                        help_text="Scopes: send, fetch, read, admin; send:mail* and fetch:mail* for some queues only.",
+                        help_text="Scopes: send, fetch, read, admin; send:mail* for some queues only, with key:smtp* for some keys.",
                         size=None,
                     ),
                 ),
                 ("is_active", models.BooleanField(default=True, verbose_name="active")),
                 ("expires_at", models.DateTimeField(blank=True, null=True)),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
-            options={
-                "verbose_name": "API token",
-            },
+            options={"verbose_name": "API token"},
         ),
         migrations.CreateModel(
             name="Cron",
             fields=[
                 ("name", models.CharField(max_length=190, primary_key=True, serialize=False)),
-                ("expression", models.CharField(help_text="Five fields, or a word such as @daily.", max_length=255)),
+                ("expression", models.CharField(max_length=255)),
                 ("timezone", models.CharField(max_length=63)),
-                (
-                    "overlap",
-                    models.CharField(
-                        default="skip",
-                        help_text="While its previous call runs: skip, allow, cancel_previous, enqueue.",
-                        max_length=16,
-                    ),
-                ),
+                ("overlap", models.CharField(default="skip", max_length=16)),
                 ("is_enabled", models.BooleanField(default=True, verbose_name="enabled")),
-                ("job", models.JSONField(help_text="The call as its sender gave it, for display.")),
-                ("call", models.JSONField(help_text="The call as it is sent.")),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("job", models.JSONField()),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
                 ("last_run_at", models.DateTimeField(null=True)),
-                (
-                    "next_run_at",
-                    models.DateTimeField(help_text="None while it is disabled, or if its time never comes.", null=True),
-                ),
+                ("next_run_at", models.DateTimeField(null=True)),
                 ("runs", models.PositiveIntegerField(default=0)),
             ],
         ),
@@ -157,22 +136,9 @@ class Migration(migrations.Migration):
             name="Pool",
             fields=[
                 ("name", models.CharField(max_length=255, primary_key=True, serialize=False)),
-                (
-                    "strategy",
-                    models.CharField(
-                        default="round-robin", help_text="strict, round-robin or weighted.", max_length=16
-                    ),
-                ),
-                (
-                    "weights",
-                    models.JSONField(
-                        default=dict, help_text="Its queues with their weights: how often each comes first."
-                    ),
-                ),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("strategy", models.CharField(default="round-robin", max_length=16)),
+                ("weights", models.JSONField(default=dict)),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
         ),
         migrations.CreateModel(
@@ -182,7 +148,7 @@ class Migration(migrations.Migration):
                 ("name", models.CharField(help_text="Its worker_id.", max_length=255, unique=True)),
                 (
                     "queues",
-                    django.contrib.postgres.fields.ArrayField(
+                    ArrayField(
                         base_field=models.CharField(max_length=255),
                         default=list,
                         help_text="The queues of its last fetch.",
@@ -204,41 +170,22 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("started_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ("seen_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("started_at", models.DateTimeField(db_default=Now())),
+                ("seen_at", models.DateTimeField(db_default=Now())),
             ],
-            options={
-                "verbose_name": "fetching worker",
-            },
+            options={"verbose_name": "fetching worker"},
         ),
         migrations.CreateModel(
             name="Subscription",
             fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", models.UUIDField(default=uuid7, editable=False, primary_key=True, serialize=False)),
                 ("url", models.URLField(max_length=2000)),
-                (
-                    "events",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=64),
-                        help_text="Types, such as job.completed, job.* or *.",
-                        size=None,
-                    ),
-                ),
-                ("secret", models.CharField(help_text="The key of the signatures of posts.", max_length=255)),
+                ("events", ArrayField(base_field=models.CharField(max_length=64), size=None)),
+                ("secret", models.CharField(max_length=255)),
                 ("is_active", models.BooleanField(default=True, verbose_name="active")),
-                (
-                    "delivered_cursor",
-                    models.CharField(default="", help_text="Events up to here were delivered.", max_length=64),
-                ),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("failing_since", models.DateTimeField(editable=False, null=True)),
+                ("delivered_cursor", models.CharField(default="", max_length=64)),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
         ),
         migrations.CreateModel(
@@ -248,197 +195,98 @@ class Migration(migrations.Migration):
                     "call",
                     models.OneToOneField(
                         db_constraint=False,
-                        help_text="The migration adds the foreign key: the database deletes the row with the call.",
-                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        on_delete=DO_NOTHING,
                         primary_key=True,
                         related_name="job",
                         serialize=False,
                         to="dispatcher.callqueue",
                     ),
                 ),
-                (
-                    "timeout",
-                    models.DurationField(help_text="Maximum duration of one attempt, if workers fetch it.", null=True),
-                ),
-                (
-                    "visibility",
-                    models.DurationField(help_text="The lease of a fetched call without a heartbeat.", null=True),
-                ),
-                (
-                    "unique_key",
-                    models.CharField(help_text="Calls with the same key run one at a time.", max_length=64, null=True),
-                ),
-                ("envelope", models.JSONField(help_text="Fields of the job that have no column.", null=True)),
-                (
-                    "progress",
-                    models.JSONField(
-                        help_text="What its worker reported last: progress from 0 to 1, message, data.", null=True
-                    ),
-                ),
-                ("created_at", models.DateTimeField(help_text="When the call was sent.")),
-                (
-                    "outcome",
-                    models.CharField(
-                        db_default="open",
-                        default="open",
-                        help_text="open, or how a call with a unique key, or of a workflow, has ended: set by a trigger.",
-                        max_length=16,
-                    ),
-                ),
-                ("ended_at", models.DateTimeField(help_text="When it ended; set by the same trigger.", null=True)),
+                ("timeout", models.DurationField(null=True)),
+                ("visibility", models.DurationField(null=True)),
+                ("unique_key", models.CharField(max_length=64, null=True)),
+                ("envelope", models.JSONField(null=True)),
+                ("progress", models.JSONField(null=True)),
+                ("created_at", models.DateTimeField()),
+                ("outcome", models.CharField(db_default="open", default="open", max_length=16)),
+                ("ended_at", models.DateTimeField(null=True)),
             ],
             options={
                 "indexes": [
-                    models.Index(
-                        condition=models.Q(("unique_key__isnull", False)),
+                    Index(
+                        condition=Q(("unique_key__isnull", False)),
                         fields=["unique_key", "outcome", "created_at"],
                         name="job_unique",
-                    ),
-                ],
+                    )
+                ]
             },
         ),
         migrations.CreateModel(
             name="Workflow",
             fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
+                ("id", models.UUIDField(default=uuid7, editable=False, primary_key=True, serialize=False)),
                 ("name", models.CharField(blank=True, max_length=255)),
-                ("kind", models.CharField(help_text="chain, group, batch or graph.", max_length=16)),
-                (
-                    "state",
-                    models.CharField(
-                        default="running", help_text="running, completed, failed or cancelled.", max_length=16
-                    ),
-                ),
-                ("plan", models.JSONField(help_text="Its parts, in order: jobs or workflows.")),
-                (
-                    "callbacks",
-                    models.JSONField(
-                        default=dict, help_text="The callbacks of a batch, started when all parts have ended."
-                    ),
-                ),
-                (
-                    "results",
-                    models.JSONField(default=dict, help_text="Results of earlier parts that it was started with."),
-                ),
+                ("kind", models.CharField(max_length=16)),
+                ("state", models.CharField(default="running", max_length=16)),
+                ("plan", models.JSONField()),
+                ("callbacks", models.JSONField(default=dict)),
+                ("results", models.JSONField(default=dict)),
                 ("failed_part", models.PositiveIntegerField(null=True)),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
                 ("ended_at", models.DateTimeField(null=True)),
-                (
-                    "look_at",
-                    models.DateTimeField(
-                        editable=False,
-                        help_text="When it is advanced although no part has ended: its queue was full, or an error came.",
-                        null=True,
-                    ),
-                ),
+                ("look_at", models.DateTimeField(editable=False, null=True)),
                 (
                     "parent",
                     models.ForeignKey(
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="children",
-                        to="dispatcher_ojs.workflow",
+                        null=True, on_delete=CASCADE, related_name="children", to="dispatcher_ojs.workflow"
                     ),
                 ),
             ],
+            options={
+                "indexes": [
+                    Index(condition=Q(("look_at__isnull", False)), fields=["look_at"], name="workflow_look"),
+                    Index(condition=Q(("state", "running")), fields=["id"], name="workflow_running"),
+                    Index(fields=["created_at"], name="workflow_made"),
+                    Index(condition=Q(("ended_at__isnull", False)), fields=["ended_at"], name="workflow_ended"),
+                    Index(
+                        condition=Q(("ended_at__isnull", False), ("parent__isnull", True)),
+                        fields=["ended_at"],
+                        name="workflow_root_ended",
+                    ),
+                ]
+            },
         ),
         migrations.CreateModel(
             name="Part",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("role", models.CharField(help_text="step, or the name of a callback.", max_length=16)),
+                ("role", models.CharField(max_length=16)),
                 ("place", models.PositiveIntegerField()),
                 ("call", models.UUIDField(null=True)),
-                (
-                    "outcome",
-                    models.CharField(default="open", help_text="open, completed, failed or cancelled.", max_length=16),
-                ),
-                (
-                    "ended_at",
-                    models.DateTimeField(
-                        help_text="Since when its call or workflow has ended, or is gone; a trigger sets it for a call.",
-                        null=True,
-                    ),
-                ),
+                ("outcome", models.CharField(default="open", max_length=16)),
+                ("ended_at", models.DateTimeField(null=True)),
                 ("result", models.JSONField(null=True)),
-                (
-                    "error",
-                    models.JSONField(
-                        help_text="Why it failed, if its call has no error: it was not sent, or was deleted.", null=True
-                    ),
-                ),
+                ("error", models.JSONField(null=True)),
                 (
                     "child",
                     models.OneToOneField(
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="part",
-                        to="dispatcher_ojs.workflow",
+                        null=True, on_delete=CASCADE, related_name="part", to="dispatcher_ojs.workflow"
                     ),
                 ),
-                (
-                    "workflow",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="parts", to="dispatcher_ojs.workflow"
-                    ),
-                ),
+                ("workflow", models.ForeignKey(on_delete=CASCADE, related_name="parts", to="dispatcher_ojs.workflow")),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("look_at__isnull", False)), fields=["look_at"], name="workflow_look"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(condition=models.Q(("state", "running")), fields=["id"], name="workflow_running"),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(fields=["created_at"], name="workflow_made"),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False)), fields=["ended_at"], name="workflow_ended"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="workflow",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False), ("parent__isnull", True)),
-                fields=["ended_at"],
-                name="workflow_root_ended",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="part",
-            index=models.Index(condition=models.Q(("call__isnull", False)), fields=["call"], name="part_call"),
-        ),
-        migrations.AddIndex(
-            model_name="part",
-            index=models.Index(condition=models.Q(("outcome", "open")), fields=["workflow", "id"], name="part_open"),
-        ),
-        migrations.AddIndex(
-            model_name="part",
-            index=models.Index(
-                condition=models.Q(("ended_at__isnull", False), ("outcome", "open")),
-                fields=["ended_at"],
-                name="part_news",
-            ),
-        ),
-        migrations.AddConstraint(
-            model_name="part",
-            constraint=models.UniqueConstraint(fields=("workflow", "role", "place"), name="part_is_started_once"),
+            options={
+                "constraints": [UniqueConstraint(fields=("workflow", "role", "place"), name="part_is_started_once")],
+                "indexes": [
+                    Index(condition=Q(("call__isnull", False)), fields=["call"], name="part_call"),
+                    Index(condition=Q(("outcome", "open")), fields=["workflow", "id"], name="part_open"),
+                    Index(
+                        condition=Q(("ended_at__isnull", False), ("outcome", "open")),
+                        fields=["ended_at"],
+                        name="part_news",
+                    ),
+                ],
+            },
         ),
         migrations.RunSQL(OF_A_CALL, "ALTER TABLE dispatcher_ojs_job DROP CONSTRAINT job_is_of_a_call"),
         migrations.RunSQL(ENDS, NO_ENDS),

@@ -7,9 +7,9 @@ from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Q
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Query
 
 from dispatcher import api, engine, sql, validate
 from dispatcher.engine import dispenser
@@ -22,9 +22,10 @@ from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED
 from dispatcher.ojs.models import PullWorker
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
+from dispatcher.ojs.queries import JobsIn, PageIn
 from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields
-from dispatcher.ojs.responses import ItemsReply, replies
+from dispatcher.ojs.responses import ItemsReply, Routes, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.jobs import find
 from dispatcher.ojs.views.rate_limits import store
@@ -40,7 +41,7 @@ from dispatcher.ojs.wire import (
 )
 from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
-router = Router(tags=["admin"])
+router = Routes(tags=["admin"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL
 """The actions on many jobs, and the states that allow them."""
 
 
-@router.get("/admin/stats", response=replies(), summary="Statistics of the server", auth=READ)
+@router.get("/admin/stats", auth=READ)
 def stats(request: HttpRequest) -> HttpResponse:
     """Count queues, workers and jobs; counts end at `counts_up_to`."""
     jobs = {str(state): 0 for state in State if state is not State.DISPATCHED}
@@ -70,30 +71,30 @@ def stats(request: HttpRequest) -> HttpResponse:
         ended[row.state] += row.last_minute
     throughput = {"processed_per_minute": ended[State.COMPLETED], "failed_per_minute": ended[State.DISCARDED]}
     celery = Worker.objects.filter(serves_until__gt=sql.now())
-    pulling = _registered().filter(seen_at__gt=sql.now() - _SILENT)
+    pulling = PullWorker.objects.filter(seen_at__gt=sql.now() - _SILENT)
     workers = pulling[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count()
     known = Queue.objects.all()[:ROW_LIMIT].count()
     body = {"queues": known, "workers": workers, "jobs": jobs, "throughput": throughput, "counts_up_to": ROW_LIMIT}
     return json_response(body)
 
 
-@router.get("/admin/queues", response=replies(ItemsReply), summary="List the queues with statistics", auth=READ)
-def list_queues(request: HttpRequest) -> HttpResponse:
+@router.get("/admin/queues", response=replies(ItemsReply), auth=READ)
+def list_queues(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the queues, with the number of jobs in each state."""
-    found = paginate(request, Queue.objects.all(), order=["name"], default=20)
+    found = paginate(page, Queue.objects.all(), order=["name"], default=20)
     names = [queue.name for queue in found.rows]
     paused, counts = queues.paused_queues(names), queues.count_calls(names)
     items = [_queue(queue, counts[queue.name], is_paused=queue.name in paused) for queue in found.rows]
     return json_response({"items": items, "counts_up_to": queues.LIST_COUNT_LIMIT, "pagination": found.pagination})
 
 
-@router.get("/admin/queues/{name}", response=replies(), summary="Show a queue", auth=READ)
+@router.get("/admin/queues/{name}", auth=READ)
 def get_queue(request: HttpRequest, name: str) -> HttpResponse:
     """Show the statistics and the configuration of a queue."""
     return json_response(_render_queue(name))
 
 
-@router.put("/admin/queues/{name}/config", response=replies(), summary="Configure a queue", auth=ADMIN)
+@router.put("/admin/queues/{name}/config", auth=ADMIN)
 def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpResponse:
     """Set the bound and the limits of a queue, and who serves it; all of them, or none."""
     limits = _limits(wanted)
@@ -106,7 +107,7 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> HttpRes
     return json_response(_render_queue(name))
 
 
-@router.delete("/admin/queues/{name}/jobs", response=replies(), summary="Delete the ended jobs of a queue", auth=ADMIN)
+@router.delete("/admin/queues/{name}/jobs", auth=ADMIN)
 def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     """Cancel the waiting jobs of a queue and delete its ended ones, by `states`, for up to 0.1 s.
 
@@ -125,19 +126,19 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> HttpResponse:
     return json_response({"purged_count": cancelled + deleted, "states": wanted.states, "has_more": has_more})
 
 
-@router.get("/admin/jobs", response=replies(ItemsReply), summary="The jobs", auth=READ)
-def jobs(request: HttpRequest) -> HttpResponse:
+@router.get("/admin/jobs", response=replies(ItemsReply), auth=READ)
+def jobs(request: HttpRequest, page: Query[PageIn], wanted: Query[JobsIn]) -> HttpResponse:
     """List jobs, latest first: of a `queue`, in a `state`, of a `type` (or `prefix*`), `since` and `until`.
 
     Due jobs are ordered by queue and time, pending ones by queue. One page scans 10,000 jobs, so it may have fewer than
     `limit`. Continue while there is a `next_cursor`.
     """
-    rows, order, among = job_query.list_jobs(request.GET.dict())
-    found = paginate(request, rows, order=order, among=among, default=20)
+    rows, order, among = job_query.list_jobs(wanted)
+    found = job_query.page(page, rows, order=order, among=among, default=20)
     return json_response({"items": [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
-@router.post("/admin/jobs/bulk/{action}", response=replies(), summary="Retry, cancel or delete many jobs", auth=ADMIN)
+@router.post("/admin/jobs/bulk/{action}", auth=ADMIN)
 def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
     """Retry, cancel or delete the selected jobs whose state allows it, oldest first, for up to 0.1 s.
 
@@ -159,7 +160,7 @@ def bulk(request: HttpRequest, action: str, wanted: BulkIn) -> HttpResponse:
     return json_response(without_nulls({**body, **more}))
 
 
-@router.post("/admin/jobs/{job_id}/retry", response=replies(), summary="Retry an ended job", auth=ADMIN)
+@router.post("/admin/jobs/{job_id}/retry", auth=ADMIN)
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make an ended job wait again, from attempt 0."""
     call = find(job_id)
@@ -169,13 +170,13 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response(write_job(find(job_id)))
 
 
-@router.get("/admin/workers", response=replies(ItemsReply), summary="The workers", auth=READ)
-def workers(request: HttpRequest) -> HttpResponse:
+@router.get("/admin/workers", response=replies(ItemsReply), auth=READ)
+def workers(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the workers that fetch over HTTP."""
-    found = paginate(request, _registered(), order=["name"], default=20)
+    found = paginate(page, PullWorker.objects.all(), order=["name"], default=20)
     is_live, is_running = Q(seen_at__gt=sql.now() - _SILENT), Q(directive="running")
     # Of the workers seen last, if there are more.
-    latest = _registered().order_by("-seen_at")[:ROW_LIMIT]
+    latest = PullWorker.objects.order_by("-seen_at")[:ROW_LIMIT]
     summary = latest.aggregate(
         total=Count("id"),
         running=Count("id", filter=is_live & is_running),
@@ -185,7 +186,7 @@ def workers(request: HttpRequest) -> HttpResponse:
     return json_response({"items": _workers(found.rows), "summary": summary, "pagination": found.pagination})
 
 
-@router.get("/admin/workers/{worker_id}", response=replies(), summary="A worker", auth=READ)
+@router.get("/admin/workers/{worker_id}", auth=READ)
 def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show a worker and the jobs that it holds."""
     held = Slot.objects.filter(worker_id=pull_workers.worker_id(worker_id), pulled_until__isnull=False)
@@ -193,7 +194,7 @@ def worker(request: HttpRequest, worker_id: str) -> HttpResponse:
     return json_response({**_workers([_find(worker_id)])[0], "jobs": calls})
 
 
-@router.post("/admin/workers/{worker_id}/{directive}", response=replies(), summary="Set a directive", auth=ADMIN)
+@router.post("/admin/workers/{worker_id}/{directive}", auth=ADMIN)
 def direct(request: HttpRequest, worker_id: str, directive: str) -> HttpResponse:
     """Answer the worker's heartbeats with this directive: `running`, `quiet` or `terminate`."""
     if directive not in ("running", "quiet", "terminate"):
@@ -280,12 +281,8 @@ def _render_queue(name: str) -> dict[str, Any]:
     return {**body, "counts_up_to": ROW_LIMIT, "configuration": settings}
 
 
-def _registered() -> QuerySet[PullWorker]:
-    return PullWorker.objects.all()
-
-
 def _find(worker_id: str) -> PullWorker:
-    return the_one(_registered().filter(id=pull_workers.worker_id(worker_id)), "worker", worker_id)
+    return the_one(PullWorker.objects.filter(id=pull_workers.worker_id(worker_id)), "worker", worker_id)
 
 
 def _workers(found: Sequence[PullWorker]) -> list[dict[str, Any]]:

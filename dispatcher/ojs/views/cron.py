@@ -3,19 +3,21 @@
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Query
 from pydantic import ValidationError
 
 from dispatcher.ojs.api import ADMIN, READ, access_of
-from dispatcher.ojs.cron import delete_cron, list_crons, register_cron, set_cron_enabled
+from dispatcher.ojs.cron import register_cron, set_cron_enabled
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
+from dispatcher.ojs.pagination import json_bytes, paginate
+from dispatcher.ojs.queries import CronsIn, PageIn
 from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
-from dispatcher.ojs.responses import replies
-from dispatcher.ojs.wire import format_time, invalid, json_response, missing, without_nulls
+from dispatcher.ojs.responses import Routes, replies
+from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one, without_nulls
 
-router = Router(tags=["cron"])
+router = Routes(tags=["cron"])
 
 _ITS_TIME = "the cron's expression sets the time of its job"
 _NOT_KEPT = {
@@ -28,16 +30,16 @@ _NOT_KEPT = {
 """Options that the job of a cron may not have, and why."""
 
 
-@router.post("/cron", response=replies() | replies(status=201), summary="Register a cron", auth=ADMIN)
+@router.post("/cron", response=replies() | replies(status=201), auth=ADMIN)
 def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
     """Create a cron, or change the cron with this name."""
     expression = wanted.cron or wanted.expression
     if not expression:
         raise invalid("cron", "is missing; give an expression of five fields, such as 0 9 * * *.")
     job = _job(wanted)
-    made = read_job(job)
-    access_of(request).require("send", made.queue)
-    create_queues([made.queue])
+    queue = read_job(job).queue
+    access_of(request).require("send", queue)
+    create_queues([queue])
     cron = Cron(
         name=wanted.name,
         expression=expression,
@@ -46,38 +48,46 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
         overlap=wanted.overlap_policy or "skip",
         is_enabled=wanted.enabled is not False,
     )
-    is_new = register_cron(cron, made.call)
+    is_new = register_cron(cron)
     return json_response(_body(wanted.name), 201 if is_new else 200)
 
 
-@router.get("/cron", response=replies(), summary="The crons", auth=READ)
-def list_all(request: HttpRequest) -> HttpResponse:
+@router.get("/cron", auth=READ)
+def list_all(request: HttpRequest, page: Query[PageIn], wanted: Query[CronsIn]) -> HttpResponse:
     """List the crons."""
-    found = [_render(cron) for cron in list_crons()]
-    if (wanted := request.GET.get("enabled")) in ("true", "false"):
-        found = [cron for cron in found if cron["enabled"] == (wanted == "true")]
-    pagination = {"total": len(found), "has_more": False}
-    return json_response({"cron_jobs": found, "crons": found, "count": len(found), "pagination": pagination})
+    rows = Cron.objects.annotate(bytes=json_bytes("job")).only("name")
+    if wanted.enabled is not None:
+        rows = rows.filter(is_enabled=wanted.enabled)
+    # What a cron sends is written four times.
+    found = paginate(
+        page,
+        rows,
+        order=["name"],
+        default=200,
+        fitting=lambda crons: fitting((cron.bytes for cron in crons), ANSWER_BYTES // 4),
+    )
+    shown = [_render(cron) for cron in Cron.objects.filter(name__in=[row.name for row in found.rows]).order_by("name")]
+    return json_response({"cron_jobs": shown, "crons": shown, "count": len(shown), "pagination": found.pagination})
 
 
-@router.get("/cron/{name}", response=replies(), summary="A cron", auth=READ)
+@router.get("/cron/{name}", auth=READ)
 def get_cron(request: HttpRequest, name: str) -> HttpResponse:
     """Show a cron."""
     return json_response(_body(name))
 
 
-@router.patch("/cron/{name}", response=replies(), summary="Enable or disable a cron", auth=ADMIN)
+@router.patch("/cron/{name}", auth=ADMIN)
 def switch(request: HttpRequest, name: str, wanted: CronPatch) -> HttpResponse:
     """Enable or disable a cron."""
     set_cron_enabled(name, is_enabled=wanted.enabled)
     return json_response(_body(name))
 
 
-@router.delete("/cron/{name}", response=replies(), summary="Delete a cron", auth=ADMIN)
+@router.delete("/cron/{name}", auth=ADMIN)
 def remove(request: HttpRequest, name: str) -> HttpResponse:
     """Delete a cron; the jobs that it has sent stay."""
     body = _body(name)
-    delete_cron(name)
+    Cron.objects.filter(name=name).delete()
     return json_response({**body, "deleted": True, "name": name})
 
 
@@ -102,10 +112,8 @@ def _job(wanted: CronIn) -> JobIn:
 
 
 def _body(name: str) -> dict[str, Any]:
-    for cron in list_crons(name):
-        written = _render(cron)
-        return {"cron_job": written, "cron": written}
-    raise missing("cron", name)
+    written = _render(the_one(Cron.objects.filter(name=name), "cron", name))
+    return {"cron_job": written, "cron": written}
 
 
 def _render(cron: Cron) -> dict[str, Any]:

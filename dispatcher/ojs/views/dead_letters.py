@@ -6,48 +6,47 @@ from django.db.models import Count, Max, Min, Q, QuerySet, TextField, Value
 from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Query
 
 from dispatcher import api, sql
 from dispatcher.models import CallQueue
+from dispatcher.ojs import job_query
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.job import write_job
-from dispatcher.ojs.pagination import paginate, window
+from dispatcher.ojs.pagination import window
 from dispatcher.ojs.permissions import visible_job
-from dispatcher.ojs.responses import ItemsReply, JobOrSummaryReply, JobReply, JobsReply, replies
-from dispatcher.ojs.wire import MEDIA_TYPE, format_time, is_admins, job_body, json_response, parse_id, the_one
+from dispatcher.ojs.queries import LettersIn, PageIn
+from dispatcher.ojs.responses import ItemsReply, JobOrSummaryReply, JobReply, JobsReply, Routes, replies
+from dispatcher.ojs.wire import (
+    MEDIA_TYPE,
+    format_time,
+    is_admins,
+    job_body,
+    json_response,
+    parse_id,
+    the_one,
+    without_nulls,
+)
 from dispatcher.states import Reason, State
 
-router = Router(tags=["dead letters"])
+router = Routes(tags=["dead letters"])
 
 _ORDER: Final = ("-finished_at", "-id")
 
 
-@router.get(
-    "/admin/dead-letter",
-    response=replies(ItemsReply),
-    summary="List the dead letters",
-    auth=READ,
-    operation_id="admin_dead_letters",
-)
-@router.get("/dead-letter", response=replies(JobsReply), summary="List the dead letters", auth=READ)
-def letters(request: HttpRequest) -> HttpResponse:
+@router.get("/admin/dead-letter", response=replies(ItemsReply), auth=READ)
+@router.get("/dead-letter", response=replies(JobsReply), auth=READ)
+def letters(request: HttpRequest, page: Query[PageIn], wanted: Query[LettersIn]) -> HttpResponse:
     """List the dead letters, latest first; `queue` and `type` filter them."""
-    named = {"queue": request.GET.get("queue"), "task": request.GET.get("type")}
-    rows = _dead().filter(**{field: value for field, value in named.items() if value})
-    found = paginate(request, rows, order=_ORDER, among=_discarded(), default=20 if is_admins(request) else 50)
+    named = without_nulls({"queue": wanted.queue, "task": wanted.type})
+    rows = _dead().filter(**named)
+    found = job_query.page(page, rows, order=_ORDER, among=_discarded(), default=20 if is_admins(request) else 50)
     name = "items" if is_admins(request) else "jobs"
     return json_response({name: [write_job(call) for call in found.rows], "pagination": found.pagination})
 
 
-@router.get("/dead-letter/stats", response=replies(), summary="Count the dead letters", auth=READ)
-@router.get(
-    "/admin/dead-letter/stats",
-    response=replies(),
-    summary="Count the dead letters",
-    auth=READ,
-    operation_id="admin_dead_letter_stats",
-)
+@router.get("/dead-letter/stats", auth=READ)
+@router.get("/admin/dead-letter/stats", auth=READ)
 def stats(request: HttpRequest) -> HttpResponse:
     """Count the dead letters among the latest ROW_LIMIT discarded jobs, by queue and by error type."""
     looked_through = window(_dead(), _ORDER, _discarded())
@@ -66,7 +65,7 @@ def stats(request: HttpRequest) -> HttpResponse:
     return json_response(counts)
 
 
-@router.get("/dead-letter/{job_id}", response=replies(JobReply), summary="Show a dead letter")
+@router.get("/dead-letter/{job_id}", response=replies(JobReply))
 def letter(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show a dead letter."""
     call = find_dead_letter(job_id)
@@ -74,14 +73,8 @@ def letter(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response({"job": write_job(call)})
 
 
-@router.post(
-    "/admin/dead-letter/{job_id}/retry",
-    response=replies(),
-    summary="Retry a dead letter",
-    auth=ADMIN,
-    operation_id="admin_retry_dead_letter",
-)
-@router.post("/dead-letter/{job_id}/retry", response=replies(JobOrSummaryReply), summary="Retry a dead letter")
+@router.post("/admin/dead-letter/{job_id}/retry", auth=ADMIN)
+@router.post("/dead-letter/{job_id}/retry", response=replies(JobOrSummaryReply))
 def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make a dead letter wait again, from attempt 0; its errors are kept."""
     call, access = find_dead_letter(job_id), access_of(request)
@@ -92,14 +85,8 @@ def retry(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response(job_body(request, job))
 
 
-@router.delete(
-    "/admin/dead-letter/{job_id}",
-    response=replies(None, 204),
-    summary="Delete a dead letter",
-    auth=ADMIN,
-    operation_id="admin_delete_dead_letter",
-)
-@router.delete("/dead-letter/{job_id}", response=replies(), summary="Delete a dead letter", auth=ADMIN)
+@router.delete("/admin/dead-letter/{job_id}", response=replies(None, 204), auth=ADMIN)
+@router.delete("/dead-letter/{job_id}", auth=ADMIN)
 def delete(request: HttpRequest, job_id: str) -> HttpResponse:
     """Delete a dead letter permanently."""
     _dead().filter(id=find_dead_letter(job_id).id).delete()
@@ -124,5 +111,4 @@ def _dead() -> QuerySet[CallQueue]:
 
 def _discarded() -> QuerySet[CallQueue]:
     # Both conditions are needed for the index of ended calls.
-    discarded = CallQueue.objects.prefetch_related("job")
-    return discarded.filter(state=State.DISCARDED, finished_at__isnull=False)
+    return CallQueue.objects.filter(state=State.DISCARDED, finished_at__isnull=False)

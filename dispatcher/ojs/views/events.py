@@ -6,19 +6,20 @@ from datetime import timedelta
 from time import monotonic, sleep
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from ninja import Router
+from ninja import Query
 
 from dispatcher.ojs.api import access_of
+from dispatcher.ojs.events import query
 from dispatcher.ojs.events.event import time_of
 from dispatcher.ojs.events.live import LIVE
-from dispatcher.ojs.events.query import EventFilter, after, latest, now
+from dispatcher.ojs.events.query import EventFilter, latest, now
 from dispatcher.ojs.long_poll import reserve_wait
-from dispatcher.ojs.pagination import number
-from dispatcher.ojs.responses import replies
+from dispatcher.ojs.queries import EventsIn, EventsPageIn
+from dispatcher.ojs.responses import Routes
 from dispatcher.ojs.views.jobs import find_for
 from dispatcher.ojs.wire import invalid, json_response
 
-router = Router(tags=["events"])
+router = Routes(tags=["events"])
 
 _USUAL, _MOST = 100, 1_000
 _POLL_S = 1.0
@@ -27,24 +28,23 @@ _LONGEST = timedelta(minutes=5)
 """How long one stream lasts; the client reconnects with the id of its last event."""
 
 
-@router.get("/events", response=replies(), summary="What happened")
-def list_events(request: HttpRequest) -> HttpResponse:
+@router.get("/events")
+def list_events(request: HttpRequest, given: Query[EventsPageIn], after: str | None = None) -> HttpResponse:
     """List events, oldest first: those after `after`, or else the latest."""
-    wanted = _event_filter(request)
-    most, cursor = number(request, "limit", _USUAL, _MOST), request.GET.get("after")
-    page = latest(wanted, most) if cursor is None else after(wanted, _check_cursor("after", cursor), most)
+    wanted, most = _event_filter(request, given), min(given.limit or _USUAL, _MOST)
+    page = latest(wanted, most) if after is None else query.after(wanted, _check_cursor("after", after), most)
     return json_response({"events": page.events, "cursor": page.cursor, "has_more": page.has_more})
 
 
-@router.get("/events/stream", response=replies(), summary="Stream events (SSE)")
-def stream(request: HttpRequest) -> HttpResponse:
-    """Stream events as they appear, as server-sent events."""
-    return _stream(request, _event_filter(request))
+@router.get("/events/stream")
+def stream(request: HttpRequest, given: Query[EventsIn]) -> HttpResponse:
+    """Stream events as they appear, as server-sent events (SSE)."""
+    return _stream(request, _event_filter(request, given))
 
 
-@router.get("/jobs/{job_id}/events", response=replies(), summary="Stream the events of a job (SSE)")
+@router.get("/jobs/{job_id}/events")
 def stream_job(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Stream the events of one job as they appear."""
+    """Stream the events of one job as they appear (SSE)."""
     return _stream(request, EventFilter(call=find_for(request, "read", job_id).id))
 
 
@@ -90,10 +90,10 @@ def _check_cursor(field: str, cursor: str) -> str:
     return cursor
 
 
-def _event_filter(request: HttpRequest) -> EventFilter:
+def _event_filter(request: HttpRequest, given: EventsIn) -> EventFilter:
     """Return the requested filter. Raises Problem unless all of its queues may be read."""
-    names = ("types", "queues", "job_types")
-    types, queues, tasks = (tuple(filter(None, request.GET.get(name, "").split(","))) for name in names)
+    lists = (given.types, given.queues, given.job_types)
+    types, queues, tasks = (tuple(filter(None, (each or "").split(","))) for each in lists)
     wanted = EventFilter(types=types, queues=queues, tasks=tasks)
     access_of(request).require("read", *wanted.queues)
     return wanted

@@ -9,7 +9,6 @@ from time import monotonic, sleep
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
 
 from dispatcher import api, sql
 from dispatcher.models import CallQueue
@@ -23,21 +22,21 @@ from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.long_poll import disconnect, reserve_wait
 from dispatcher.ojs.permissions import require_send, visible_job, with_sender
 from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
-from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsOrSummariesReply, replies
+from dispatcher.ojs.responses import JobOrSummaryReply, JobReply, JobsOrSummariesReply, Routes, replies
 from dispatcher.ojs.views.workers import proof, rejected
 from dispatcher.ojs.wire import Problem, conflict, format_time, invalid, job_body, json_response, missing, parse_id
 from dispatcher.reports import why_in_words
 from dispatcher.states import OnFull, State
 
-router = Router(tags=["jobs"])
+router = Routes(tags=["jobs"])
 
 _LONGEST_BLOCK_S = 30.0
 _POLL_S = 0.1
 
 
-@router.post("/jobs", response=replies(JobReply, 201) | {200: JobOrSummaryReply}, summary="PUSH")
+@router.post("/jobs", response=replies(JobReply, 201) | {200: JobOrSummaryReply})
 def enqueue_job(request: HttpRequest, job: JobIn) -> HttpResponse:
-    """Send one job."""
+    """Send one job (PUSH)."""
     wanted = read_job(job)
     access = access_of(request)
     require_send(access, {"": wanted})
@@ -48,9 +47,9 @@ def enqueue_job(request: HttpRequest, job: JobIn) -> HttpResponse:
     return json_response(body, 201, headers={"Location": f"{request.path}/{enqueued.call.id}", **_pressure(enqueued)})
 
 
-@router.post("/jobs/batch", response=replies(JobsOrSummariesReply, 201), summary="PUSH of many, all or none")
+@router.post("/jobs/batch", response=replies(JobsOrSummariesReply, 201))
 def enqueue_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
-    """Send jobs, all or none."""
+    """Send jobs, all or none (PUSH)."""
     paths = {f"jobs.{number}.": job for number, job in enumerate(batch.jobs)}
     wanted = {path: read_job(job, path) for path, job in paths.items()}
     access = access_of(request)
@@ -59,27 +58,25 @@ def enqueue_jobs(request: HttpRequest, batch: BatchIn) -> HttpResponse:
     return json_response({"jobs": [_render(access, each) for each in enqueued], "count": len(enqueued)}, 201)
 
 
-@router.get("/admin/jobs/{job_id}", response=replies(), summary="A job", operation_id="admin_job")
-@router.get("/jobs/{job_id}", response=replies(JobReply), summary="INFO")
+@router.get("/admin/jobs/{job_id}")
+@router.get("/jobs/{job_id}", response=replies(JobReply))
 def info(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Show a job."""
+    """Show a job (INFO)."""
     call = find_for(request, "read", job_id)
     reason = why_in_words(call.pk) if call.state in (State.AVAILABLE, State.SCHEDULED) else None
     return json_response(job_body(request, {**write_job(call), **({"why_waiting": reason} if reason else {})}))
 
 
-@router.post(
-    "/admin/jobs/{job_id}/cancel", response=replies(), summary="Cancel a job", auth=ADMIN, operation_id="admin_cancel"
-)
-@router.delete("/jobs/{job_id}", response=replies(JobOrSummaryReply), summary="CANCEL")
+@router.post("/admin/jobs/{job_id}/cancel", auth=ADMIN)
+@router.delete("/jobs/{job_id}", response=replies(JobOrSummaryReply))
 def cancel(request: HttpRequest, job_id: str) -> HttpResponse:
-    """Cancel a job, also one that a worker has fetched."""
+    """Cancel a job, also one that a worker has fetched (CANCEL)."""
     call = find_for(request, "send", job_id)
     cancelled = visible_job(access_of(request), cancel_job(call))
     return json_response(job_body(request, {**cancelled, "previous_state": ojs_state(call.state)}))
 
 
-@router.post("/jobs/{job_id}/activate", response=replies(JobOrSummaryReply), summary="ACTIVATE")
+@router.post("/jobs/{job_id}/activate", response=replies(JobOrSummaryReply))
 def activate(request: HttpRequest, job_id: str) -> HttpResponse:
     """Make a pending job available; a repeated request returns the job unchanged."""
     call = find_for(request, "send", job_id)
@@ -92,7 +89,7 @@ def activate(request: HttpRequest, job_id: str) -> HttpResponse:
     return json_response({"job": {**visible_job(access_of(request), find(job_id)), **more}})
 
 
-@router.put("/jobs/{job_id}/progress", response=replies(), summary="Report the progress of a job")
+@router.put("/jobs/{job_id}/progress")
 def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> HttpResponse:
     """Store the progress of a running job. A ticket, or the worker that holds the job, renews its lease."""
     call = find_for(request, "fetch", job_id)
@@ -107,7 +104,7 @@ def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> Htt
     return json_response(_render_progress(call, job_of(call).progress if kept is None else kept))
 
 
-@router.get("/jobs/{job_id}/progress", response=replies(), summary="Show the progress of a job")
+@router.get("/jobs/{job_id}/progress")
 def get_progress(request: HttpRequest, job_id: str) -> HttpResponse:
     """Show the progress that the job's worker reported last."""
     call = find_for(request, "read", job_id)

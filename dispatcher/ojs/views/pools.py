@@ -3,22 +3,23 @@
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Query
 
 from dispatcher.models import Queue
 from dispatcher.ojs.api import ADMIN, READ
 from dispatcher.ojs.models import Pool
-from dispatcher.ojs.pagination import paginate
+from dispatcher.ojs.pagination import json_bytes, paginate
+from dispatcher.ojs.queries import PageIn
 from dispatcher.ojs.queues import queue_name
 from dispatcher.ojs.requests import PoolIn
-from dispatcher.ojs.responses import ItemsReply, replies
+from dispatcher.ojs.responses import ItemsReply, Routes, replies
 from dispatcher.ojs.views.queues import LIST_COUNT_LIMIT, count_calls
-from dispatcher.ojs.wire import format_time, invalid, json_response, the_one
+from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one
 
-router = Router(tags=["pools"])
+router = Routes(tags=["pools"])
 
 
-@router.put("/admin/pools/{name}", response=replies() | replies(status=201), summary="Configure a pool", auth=ADMIN)
+@router.put("/admin/pools/{name}", response=replies() | replies(status=201), auth=ADMIN)
 def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
     """Set the queues of a pool, and the order in which a fetch reads them."""
     weights = dict(wanted.weights or {})
@@ -36,23 +37,31 @@ def configure(request: HttpRequest, name: str, wanted: PoolIn) -> HttpResponse:
     return _response(name[:255], 201 if is_new else 200)
 
 
-@router.get("/admin/pools", response=replies(ItemsReply), summary="The pools", auth=READ)
-def list_pools(request: HttpRequest) -> HttpResponse:
+@router.get("/admin/pools", response=replies(ItemsReply), auth=READ)
+def list_pools(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the pools."""
-    found = [_render(pool) for pool in Pool.objects.order_by("name")]
-    return json_response({"items": found, "pagination": {"total": len(found), "has_more": False, "page": 1}})
+    rows = Pool.objects.annotate(bytes=json_bytes("weights"))
+    # The names of the queues are written twice.
+    found = paginate(
+        page,
+        rows,
+        order=["name"],
+        default=200,
+        fitting=lambda pools: fitting((pool.bytes for pool in pools), ANSWER_BYTES // 2),
+    )
+    return json_response({"items": [_render(pool) for pool in found.rows], "pagination": found.pagination})
 
 
-@router.get("/admin/pools/{name}", response=replies(), summary="A pool", auth=READ)
+@router.get("/admin/pools/{name}", auth=READ)
 def get_pool(request: HttpRequest, name: str) -> HttpResponse:
     """Show a pool."""
     return _response(name)
 
 
-@router.get("/admin/scheduling/stats", response=replies(), summary="Statistics of scheduling", auth=READ)
-def stats(request: HttpRequest) -> HttpResponse:
+@router.get("/admin/scheduling/stats", auth=READ)
+def stats(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the queues with their shares of the jobs completed in the last minute, and the wait of their jobs."""
-    found = paginate(request, Queue.objects.all(), order=["name"], default=200)
+    found = paginate(page, Queue.objects.all(), order=["name"], default=200)
     counts = count_calls([queue.name for queue in found.rows])
     total = sum(each.completed_last_minute for each in counts.values()) or 1
     queues = [

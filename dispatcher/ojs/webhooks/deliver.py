@@ -6,31 +6,37 @@ So a post is retried, limited and monitored like any other call, and never affec
 import hashlib
 import hmac
 import json
+import logging
+from collections import deque
+from collections.abc import Iterator
 from datetime import timedelta
 from http import HTTPStatus
-from itertools import islice
-from time import time
+from time import monotonic, time
 from typing import Any, Final
 from uuid import UUID
 
+from django.db.models.functions import Now
+
 from dispatcher import api, sql
-from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue
 from dispatcher.ojs.errors import WebhookRefused
-from dispatcher.ojs.events.event import cursor_at
-from dispatcher.ojs.events.query import EventFilter, between
-from dispatcher.ojs.events.source import posts_among, settled_at
+from dispatcher.ojs.events.query import EventFilter, after
+from dispatcher.ojs.events.source import posts_among
 from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.webhooks import egress
 from dispatcher.request import Call
 
+logger = logging.getLogger(__name__)
+
 DELIVER: Final = "dispatcher.deliver_webhooks"
-_EVERY_S: Final = 5
+EVERY: Final = timedelta(seconds=5)
 _POST: Final = "dispatcher.post_event"
 _KEY: Final = "webhook:"
+_READ: Final = 10_000
 _BATCH: Final = 500
+_PATIENCE: Final = timedelta(days=3)
 _LONGEST_WAIT: Final = timedelta(days=1)
 _CLIENT_ERROR: Final = 4
 """The first digit of client error statuses."""
@@ -45,31 +51,51 @@ _RETRY: Final = {
 
 
 def deliver_events() -> int:
-    """Send a call for each undelivered event of each active subscription; return how many."""
-    sent = 0
-    for number in Subscription.objects.filter(is_active=True).values_list("id", flat=True):
-        with sql.atomic():
-            rows = Subscription.objects.select_for_update(skip_locked=True)
-            subscription = rows.filter(id=number, is_active=True).first()
-            sent += 0 if subscription is None else _deliver_to(subscription)
+    """Send a call for each undelivered event of each active subscription; return how many.
+
+    Subscriptions take turns, each with a batch in a transaction of its own: a backlog delays no other. What takes
+    longer than 5 s is left to the next run.
+    """
+    sent, until = 0, monotonic() + EVERY.total_seconds()
+    numbers = Subscription.objects.filter(is_active=True).values_list("id", flat=True)
+    turns = deque(_deliver_to(number) for number in numbers)
+    while turns and monotonic() < until:
+        count = next(turns[0], None)
+        if count is None:
+            turns.popleft()
+        else:
+            sent += count
+            turns.rotate(-1)
     return sent
 
 
-def _deliver_to(subscription: Subscription) -> int:
-    until = settled_at()
+def _deliver_to(number: UUID) -> Iterator[int]:
+    """Send calls for the events of a subscription, until another run does or there are none; yield how many at once."""
+    has_more = True
+    while has_more and (found := Subscription.objects.filter(id=number, is_active=True).first()) is not None:
+        # A page is read once: all events of one bulk request may have the same time.
+        page = after(EventFilter(types=found.events), found.delivered_cursor, _READ)
+        cursor, has_more = found.delivered_cursor, page.has_more
+        for first in range(0, len(page.events) or 1, _BATCH):
+            batch = page.events[first : first + _BATCH]
+            upto = page.cursor if first + _BATCH >= len(page.events) else batch[-1]["id"]
+            with sql.atomic():
+                rows = Subscription.objects.filter(id=number, is_active=True, delivered_cursor=cursor)
+                if not rows.update(delivered_cursor=upto):
+                    return
+                count = _send(found, batch)
+            yield count
+            cursor = upto
+
+
+def _send(subscription: Subscription, events: list[dict[str, Any]]) -> int:
     # Created again if it was deleted: a key per subscription, so that one receiver's 429 stops no other.
     key = api.declare(key_of(subscription), {}).name
-    found = between(EventFilter(types=subscription.events), subscription.delivered_cursor, until)
-    sent = 0
-    while batch := list(islice(found, _BATCH)):
-        calls = [
-            Call(task=_POST, args=[str(subscription.id), event], keys=[key], retry=_RETRY)
-            for event in _without_own_posts(batch)
-        ]
-        sent += len(CallQueue.objects.send_many(calls))
-    subscription.delivered_cursor = max(subscription.delivered_cursor, cursor_at(until))
-    subscription.save(update_fields=["delivered_cursor"])
-    return sent
+    calls = [
+        Call(task=_POST, args=[str(subscription.id), event], keys=[key], retry=_RETRY)
+        for event in _without_own_posts(events)
+    ]
+    return len(CallQueue.objects.send_many(calls))
 
 
 def _without_own_posts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -88,20 +114,31 @@ def key_of(subscription: Subscription) -> str:
     return f"{_KEY}{subscription.id}"
 
 
-def schedule() -> None:
-    """Create beat's entry that delivers events every few seconds, unless it exists."""
-    ensure_periodic(DELIVER, timedelta(seconds=_EVERY_S))
-
-
 def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
     """Post one event, signed; only a 2xx counts as delivered (ojs-webhooks, section 7.1).
 
     Raises RateLimited for this receiver alone on a Retry-After, WebhookRefused on another 4xx,
     TargetRefused if the address is not public, HTTPError on any other failure.
+    A receiver at which every post has failed for three days is switched off.
     """
-    found = Subscription.objects.filter(id=UUID(subscription), is_active=True).first()
-    if found is None:
+    rows = Subscription.objects.filter(id=UUID(subscription), is_active=True)
+    if (found := rows.first()) is None:
         return {"status": "ended"}
+    try:
+        status = _post(found, event)
+    except RateLimited:
+        raise
+    except Exception:
+        rows.filter(failing_since=None).update(failing_since=Now())
+        if rows.filter(failing_since__lt=Now() - _PATIENCE).update(is_active=False):
+            logger.warning("subscription %s is switched off: every post to %s failed for 3 days", found.id, found.url)
+        raise
+    if found.failing_since is not None:
+        rows.update(failing_since=None)
+    return {"status": status}
+
+
+def _post(found: Subscription, event: dict[str, Any]) -> int:
     body = json.dumps(event, separators=(",", ":"))
     now = str(int(time()))
     headers = {
@@ -120,7 +157,7 @@ def post(subscription: str, event: dict[str, Any]) -> dict[str, Any]:
         message = f"the receiver answered {response.status_code} {response.reason}: correct the URL, or the receiver"
         raise WebhookRefused(message)
     response.raise_for_status()
-    return {"status": response.status_code}
+    return response.status_code
 
 
 def signature(secret: str, at: str, body: str) -> str:

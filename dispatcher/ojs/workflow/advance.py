@@ -25,14 +25,14 @@ from django.db.models.functions import Now
 from pydantic import ValidationError
 
 from dispatcher import api, sql
-from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.conf import conf
 from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue
 from dispatcher.ojs.errors import DuplicateCall, QueueFull
 from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.models import Part, Workflow
-from dispatcher.ojs.wire import Problem
+from dispatcher.ojs.pagination import json_bytes
+from dispatcher.ojs.wire import ANSWER_BYTES, Problem, fitting
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, NextPart, is_workflow, next_parts
 from dispatcher.ojs.workflow.start import draft, enqueue_request, start_parts
 
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 _NOT_SENT: Final = (FieldInvalid, DuplicateCall, Problem, ValidationError)
 """Errors of a part itself: no retry can send it."""
 _FAILED: Final = "failed to advance workflow %s"
-_ADVANCE: Final = "dispatcher.advance"
-_EVERY_S: Final = 1
+ADVANCE: Final = "dispatcher.advance"
+EVERY: Final = timedelta(seconds=1)
 _BUDGET_S: Final = 0.5
 """The time after which `advance_all` starts no further batch; the next run continues."""
 _MAX_WORKFLOWS: Final = 2_000
@@ -122,11 +122,6 @@ def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
     return cancelled, done
 
 
-def schedule() -> None:
-    """Create beat's entry that advances workflows every second, unless it exists."""
-    ensure_periodic(_ADVANCE, timedelta(seconds=_EVERY_S))
-
-
 def workflow_of(call: CallQueue) -> UUID | None:
     """Return the workflow of a call."""
     belongs = (job_of(call).envelope or {}).get("workflow")
@@ -134,8 +129,14 @@ def workflow_of(call: CallQueue) -> UUID | None:
 
 
 def parts_of(workflow: Workflow) -> Sequence[Part]:
-    """Return the started parts of a workflow, in order."""
-    return list(workflow.parts.select_related("child").order_by("id"))
+    """Return the started parts of a workflow, in order; results only of the first that half an answer has room for."""
+    rows = workflow.parts.select_related("child").annotate(bytes=json_bytes("result")).order_by("id")
+    parts = list(rows.defer("result", "child__plan", "child__callbacks", "child__results"))
+    shown = parts[: fitting((part.bytes for part in parts), ANSWER_BYTES // 2)]
+    results = dict(workflow.parts.filter(id__in=[part.id for part in shown]).values_list("id", "result"))
+    for part in parts:
+        part.result = results.get(part.id)
+    return parts
 
 
 def _advance_safely(numbers: Sequence[UUID]) -> set[UUID]:

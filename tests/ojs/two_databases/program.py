@@ -20,14 +20,11 @@ from dispatcher import api, engine  # noqa: E402
 from dispatcher.models import CallQueue, Queue, RateLimitKey  # noqa: E402
 from dispatcher.ojs.auth import make_token  # noqa: E402
 from dispatcher.ojs.cron import (  # noqa: E402
-    delete_cron,
     fire_cron,
-    list_crons,
     register_cron,
     set_cron_enabled,
 )
 from dispatcher.ojs.models import Cron  # noqa: E402
-from dispatcher.request import Call  # noqa: E402
 
 KEY = {"concurrency": "3", "rate_limit": "", "rate_period": "", "throttle_limit": "", "throttle_period": ""}
 
@@ -78,17 +75,18 @@ def _pk(name: str) -> int:
 
 
 def fired() -> dict[str, Any]:
-    cron = Cron(name="nightly", expression="0 3 * * *", timezone="UTC", job={"type": "noop"})
-    is_new = register_cron(cron, Call(task="noop", queue="celery"))
+    job = {"type": "noop", "args": [], "options": {"queue": "celery"}}
+    cron = Cron(name="nightly", expression="0 3 * * *", timezone="UTC", job=job)
+    is_new = register_cron(cron)
     call = fire_cron("nightly")
     set_cron_enabled("nightly", is_enabled=False)
-    (stored,) = list_crons()
-    delete_cron("nightly")
+    stored = Cron.objects.get()
+    stored.delete()
     return {
         "is_new": is_new,
         "is_sent": CallQueue.objects.filter(id=call).exists(),
         "is_enabled": stored.is_enabled,
-        "left": len(list_crons()),
+        "left": Cron.objects.count(),
     }
 
 

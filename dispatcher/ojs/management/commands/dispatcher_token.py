@@ -19,7 +19,11 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Define the arguments."""
         parser.add_argument("name", nargs="?", help="name of the token; the key token:NAME has its own limits")
-        parser.add_argument("scopes", nargs="*", help="send, fetch, read, admin; send:mail* for some queues only")
+        parser.add_argument(
+            "scopes",
+            nargs="*",
+            help="send, fetch, read, admin; send:mail* for some queues only, key:smtp* for the keys it may name",
+        )
         parser.add_argument("--list", action="store_true", help="list the tokens, without the secrets")
         parser.add_argument("--revoke", action="store_true", help="revoke the token of NAME at once")
 

@@ -67,34 +67,6 @@ SELECT wanted.name, waiting.calls + unplaced.calls AS available, flying.calls AS
                         FROM dispatcher_callqueue AS call
                        WHERE call.queue = wanted.name AND call.state = of_state.state AND call.finished_at IS NOT NULL
                        LIMIT %(most)s::int) AS found) AS counted) AS ended
- CROSS JOIN LATERAL (
-       SELECT CASE WHEN count(*) < %(recent)s::int THEN count(*)
-                   ELSE {{estimated_count(3600, clock.now - min(latest.finished_at))}}
-                   END AS last_hour,
-              CASE WHEN count(*) < %(recent)s::int OR min(latest.finished_at) < clock.now - interval '1 minute'
-                   THEN count(*) FILTER (WHERE latest.finished_at > clock.now - interval '1 minute')
-                   ELSE {{estimated_count(60, clock.now - min(latest.finished_at))}}
-                   END AS last_minute,
-              EXTRACT(EPOCH FROM avg(latest.finished_at - latest.started_at))::float8 * 1000 AS duration_ms,
-              EXTRACT(EPOCH FROM avg(latest.started_at - latest.created_at))::float8 * 1000 AS wait_ms
-         FROM (SELECT call.finished_at, call.started_at, call.created_at
-                 FROM dispatcher_callqueue AS call
-                WHERE call.queue = wanted.name AND call.state = 'completed'
-                  AND call.finished_at > clock.now - interval '1 hour'
-                ORDER BY call.finished_at DESC
-                LIMIT %(recent)s::int) AS latest) AS good
- CROSS JOIN LATERAL (
-       SELECT CASE WHEN count(*) < %(recent)s::int THEN count(*)
-                   ELSE {{estimated_count(3600, clock.now - min(latest.finished_at))}}
-                   END AS last_hour,
-              CASE WHEN count(*) < %(recent)s::int OR min(latest.finished_at) < clock.now - interval '1 minute'
-                   THEN count(*) FILTER (WHERE latest.finished_at > clock.now - interval '1 minute')
-                   ELSE {{estimated_count(60, clock.now - min(latest.finished_at))}}
-                   END AS last_minute
-         FROM (SELECT call.finished_at
-                 FROM dispatcher_callqueue AS call
-                WHERE call.queue = wanted.name AND call.state = 'discarded'
-                  AND call.finished_at > clock.now - interval '1 hour'
-                ORDER BY call.finished_at DESC
-                LIMIT %(recent)s::int) AS latest) AS bad
+ CROSS JOIN LATERAL ({{latest_ends(wanted.name, 'completed')}}) AS good
+ CROSS JOIN LATERAL ({{latest_ends(wanted.name, 'discarded')}}) AS bad
  ORDER BY wanted.place
