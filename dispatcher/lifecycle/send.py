@@ -3,7 +3,6 @@
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -15,7 +14,7 @@ from uuid import UUID
 import uuid_utils.compat as uuid7
 
 from dispatcher import groups, lanes, sql, validate
-from dispatcher.conf import conf, is_eager, process_silence
+from dispatcher.conf import conf, is_eager
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.extension import registered
 from dispatcher.lanes import Kind, Placement, mixture
@@ -93,10 +92,8 @@ class Written:
     created_at: datetime
     scheduled_at: datetime | None = None
     expires_at: datetime | None = None
-    wake: list[UUID] | None = None
-    """Of the last row, which has no call: the processes to be notified after the commit."""
-    publish: list[str] | None = None
-    """Of the last row: the queues that are dispensed."""
+    may_wake: bool = True
+    """Whether a process was idle, or calls of a queue that was sent to are published."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,32 +267,24 @@ def _insert(
     soonest: dict[Kind, datetime] = {}
     for each in drafts:
         soonest[each.kind] = min(each.soonest, soonest.get(each.kind, validate.LATEST))
-    firsts = None if sql.in_transaction() else _firsts(drafts)
     params = {
         "kinds": lanes.kinds_json(kinds, placements, soonest),
         "drafts": f"[{','.join(each.as_json(kinds[each.kind]) for each in drafts)}]",
-        "firsts": firsts,
-        "silence": process_silence(),
-        "is_eager": is_eager(),
         "now": None,
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
-    began = monotonic()
-    with sql.own_transaction() if extras else nullcontext():
+    is_own, began = not sql.in_transaction(), monotonic()
+    with sql.together():
         asked = sql.ask("send_calls", Written, params)
         if extras:
             registered().store_extras(extras)
     written = asked.rows()
-    if firsts is None or not written:
+    if not is_own:
         return written, None
-    woken = written.pop()
-    if woken.wake:
-        sql.after_commit(partial(wake.notify, woken.wake))
-    publish = list(woken.publish or ())
-    is_served = len(woken.wake or ()) + len(publish) == len({each.queue for each in kinds})
-    if not is_served and monotonic() - began > _LONG_S:
-        sql.after_commit(lambda: publish.extend(wake.dispensed(wake.ask(calls=firsts))))
-    return written, publish
+    queues: list[str] = []
+    if written and (written[0].may_wake or is_eager() or monotonic() - began > _LONG_S):
+        sql.after_commit(lambda: queues.extend(wake.dispensed(wake.ask(calls=_firsts(drafts)))))
+    return written, queues
 
 
 def _firsts(drafts: Sequence[Draft]) -> list[UUID]:

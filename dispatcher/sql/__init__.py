@@ -118,38 +118,30 @@ def own_transaction(*, lock_wait: timedelta | None = None, in_order: bool = Fals
 
 @contextmanager
 def together() -> Iterator[None]:
-    """Send the statements asked inside in one go, as one transaction, or within the caller's."""
-    with one_trip():
+    """Send the statements asked inside in one go, as one transaction, or within the caller's.
+
+    They are planned once and by their indexes; in a caller's transaction, its own statements are planned as before.
+    """
+    wrapper = connection()
+    if not conf().pipeline:
+        yield
+        return
+    with _tuned_within(wrapper) if is_within(wrapper) else _pipeline(wrapper):
+        if not is_within(wrapper):
+            ask("tune", object, {})
         yield
 
 
 @contextmanager
-def one_trip() -> Iterator[Callable[[], None]]:
-    """Send the statements asked inside in one go; what this yields commits those that were asked so far.
-
-    Those before such a commit are planned once and by their indexes. In a caller's transaction there is no commit, and
-    the caller's own statements are planned as before.
-    """
-    wrapper = connection()
-    if not conf().pipeline:
-        yield lambda: None
-        return
-    with _tuned_within(wrapper) if is_within(wrapper) else _pipeline(wrapper) as commit:
-        if not is_within(wrapper):
-            ask("tune", object, {})
-        yield commit
-
-
-@contextmanager
-def _tuned_within(wrapper: BaseDatabaseWrapper) -> Iterator[Callable[[], None]]:
+def _tuned_within(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
     """Tune a part of a caller's transaction. An interruption leaves it as it came, not as the driver's fault."""
     handled = sys.exception()
     try:
-        with _pipeline(wrapper) as commit:
+        with _pipeline(wrapper):
             ask("tune_within", object, {})
             is_broken = False
             try:
-                yield commit
+                yield
             except DATABASE_ERRORS:
                 is_broken = True
                 raise
@@ -164,33 +156,25 @@ def _tuned_within(wrapper: BaseDatabaseWrapper) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def _pipeline(wrapper: BaseDatabaseWrapper) -> Iterator[Callable[[], None]]:
+def _pipeline(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
     with Intact(wrapper), wrapper.wrap_database_errors:
         make_ready(wrapper)
         raw: psycopg.Connection[Any] = wrapper.connection
         with raw.pipeline() as pipeline, Intact(wrapper):
             pipeline._communicate_gen = partial(_gather, pipeline)  # type: ignore[method-assign]  # noqa: SLF001
-            # PgBouncer 1.18 leaves a client without an answer that has two transactions on their way.
-            is_pooled = wrapper.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS")
-            yield pipeline.sync if is_pooled else partial(_sync_later, pipeline)
+            yield
 
 
 def _gather(pipeline: psycopg.Pipeline) -> PQGen[None]:
     """Leave what is asked with libpq, in place of psycopg's way: it would send each statement by itself.
 
-    All goes at the next commit, and before rows are waited for. At the end all rows are fetched.
+    All goes at the end, and before rows are waited for; then all rows are fetched.
     """
     while pipeline.command_queue:
         pipeline.command_queue.popleft()()
     if pipeline.result_queue and pipeline.result_queue[-1] is None:
         yield from send(pipeline.pgconn)
         yield from pipeline._fetch_gen(flush=False)  # noqa: SLF001
-
-
-def _sync_later(pipeline: psycopg.Pipeline) -> None:
-    """Commit what was asked so far. `pipeline.sync()` does the same, and waits for the answer: a trip of its own."""
-    pipeline.command_queue.append(pipeline.pgconn.pipeline_sync)
-    pipeline.result_queue.append(None)
 
 
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:

@@ -110,7 +110,11 @@ def named(error: BaseException) -> DatabaseNotReady | None:
     """Return what to raise in place of an error that somebody must repair, with the remedy; None for any other."""
     if isinstance(error, DatabaseNotReady):
         return error
-    alias, words, state = conf().database, brief(error), sqlstate(error)
+    words, state = brief(error), sqlstate(error)
+    is_of_a_pool = type(error.__cause__).__name__ in _OF_A_POOL
+    if state not in {*_MISSING, _DENIED, _READ_ONLY} and not is_of_a_pool:
+        return None
+    alias = conf().database
     if state in _MISSING and (_OURS in words or state == _NO_COLUMN):
         problem = f"The tables or functions of the dispatcher are missing, or older than its code: {words}"
         option = "" if alias == "default" else f" --database {alias}"
@@ -119,16 +123,14 @@ def named(error: BaseException) -> DatabaseNotReady | None:
         what = "EXECUTE ON ALL FUNCTIONS" if "function" in words else "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES"
         remedy = f"As the role that migrates: GRANT {what} IN SCHEMA public TO the role of this process."
         return NotGranted(f"The role of the database {alias!r} lacks a grant: {words}", remedy, database=alias)
-    if state == _READ_ONLY:
-        return read_only(alias, words)
-    if type(error.__cause__).__name__ in _OF_A_POOL:
+    if is_of_a_pool:
         remedy = (
             f"If the server is up, give DATABASES[{alias!r}]['OPTIONS']['pool'] a larger max_size: each thread or "
             "greenlet of a process that queries needs a connection, and a worker four more."
         )
         problem = f"The pool of the database {alias!r} gave no connection: {words}"
         return PoolEmpty(problem, remedy, database=alias)
-    return None
+    return read_only(alias, words) if state == _READ_ONLY else None
 
 
 def read_only(alias: str, words: str) -> DatabaseNotReady:

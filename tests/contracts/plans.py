@@ -20,7 +20,7 @@ UNSORTED: Final = (*PASS, sql.statement("tune_order").text)
 
 USUAL: Final[dict[str, Any]] = {
     **{key: [] for key in ("keys", "queues", "resting", "ids", "deliveries", "calls", "tickets", "claims", "lanes")},
-    **{key: [] for key in ("firsts", "states", "reasons", "crashes", "results", "errors", "waits")},
+    **{key: [] for key in ("states", "reasons", "crashes", "results", "errors", "waits")},
     **dict.fromkeys(("now", "call", "wait", "due", "strides", "expires_in", "until", "passed_after", "slots"), None),
     "notes": None,
     **dict.fromkeys(

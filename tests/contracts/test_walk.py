@@ -5,12 +5,14 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from celery.app.trace import build_tracer
+from django.utils import timezone
 
 import dispatcher
-from dispatcher.models import CallQueue, Queue
+from dispatcher.models import CallQueue, Process, Queue
 from dispatcher.states import State
 from dispatcher.worker.loop import Loop, Options
 from dispatcher.worker.shared import Shared
@@ -61,6 +63,7 @@ def test_a_direct_call_meets_the_files_of_its_walk_in_the_order_of_the_page() ->
     """From its send to the record of its end, in one thread."""
     assert 0 < len(FILES) <= 15
     Queue.objects.create(name="mail", delivery="direct")
+    Process.objects.create(id=uuid4(), queues=["mail"], idle_at=timezone.now())  # The send looks for who may be woken.
     app.set_current()
     shared = Shared()
     shared.write_queues({"mail": 1})

@@ -22,7 +22,7 @@ from tests.builders import committed
 from tests.clock import stopped_clock
 from tests.conftest import MODEL_SEED
 from tests.model.machine import Machine
-from tests.model.rules import DISPATCH_LEASE, FETCH_LEASE, HORIZON, IN_LINE, LEAD, MARGIN, RAMP, RUN_LEASE
+from tests.model.rules import DISPATCH_LEASE, FETCH_LEASE, HORIZON, IN_LINE, MARGIN, RAMP, RUN_LEASE
 from tests.races.lockstep import actors
 
 pytestmark = pytest.mark.ojs
@@ -34,7 +34,6 @@ SETTINGS = {
     "ramp": RAMP,
     "margin": MARGIN,
     "horizon": HORIZON,
-    "lead": LEAD,
     "dispatch_lease": DISPATCH_LEASE,
     "run_lease": RUN_LEASE,
     "visibility": FETCH_LEASE,

@@ -19,8 +19,9 @@ from pytest_django import Settings
 
 import dispatcher.api
 from dispatcher import engine
-from dispatcher.errors import RateLimited, TargetRefused, WebhookRefused
+from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.ojs.errors import WebhookRefused
 from dispatcher.ojs.events.source import settled_at
 from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.webhooks import deliver

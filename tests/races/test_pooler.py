@@ -1,7 +1,7 @@
 """The pooler is really there: clients share server connections, and the engine leaves nothing behind on them."""
 
 from contextlib import ExitStack
-from datetime import datetime, timedelta
+from datetime import timedelta
 from threading import Barrier
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,7 +12,7 @@ from django.core import checks
 from django.db import connection
 from django.utils import timezone
 
-from dispatcher import api, engine, sql
+from dispatcher import api, engine
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
@@ -59,18 +59,6 @@ def test_more_clients_than_servers_are_served_at_once(pooler: Pooler) -> None:
     servers = set[int]().union(*seen)
     assert len(servers) <= pooler.size
     assert max(len(each) for each in seen) > 1
-
-
-def test_two_transactions_of_one_trip_are_both_answered(pooler: Pooler) -> None:
-    def ask() -> None:
-        for _ in range(300):
-            with sql.one_trip() as commit:
-                sql.ask("read_clock", object, {})
-                commit()
-                time = sql.ask("read_clock", datetime, {})
-            assert time.row()
-
-    at_once(*[ask] * (4 * pooler.size))
 
 
 def test_a_client_is_not_served_by_the_same_process_each_time(pooler: Pooler) -> None:

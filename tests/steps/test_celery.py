@@ -12,11 +12,10 @@ from dispatcher import api, engine
 from dispatcher.celery import DispatchedRequest, unknown
 from dispatcher.ending import completed
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle.run import Returned, Unstored
+from dispatcher.lifecycle.run import Returned, Unstored, ending_of
 from dispatcher.messages.tickets import TICKET_HEADER
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
-from dispatcher.worker.call import end_of
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker, make_app
 from tests.steps.sample_tasks import (
@@ -112,7 +111,7 @@ def test_the_row_keeps_no_result_that_task_or_call_ignores_and_celery_has_it(
     headers = {TICKET_HEADER: str(ticket_of(call))}
     assert ignoring.apply(task_id=str(call.id), headers=headers, **of_request).result == "secret"
     assert (seen(call).state, seen(call).result) == (State.COMPLETED, None)
-    assert end_of(Returned(result=Unstored("secret")), attempt=1, policy=None) == completed(None)
+    assert ending_of(Returned(result=Unstored("secret")), attempt=1, policy=None) == completed(None)
 
 
 def test_a_result_that_the_backend_can_not_store_fails_the_call_as_it_fails_celerys_task() -> None:

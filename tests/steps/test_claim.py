@@ -114,7 +114,7 @@ def test_the_first_claim_of_a_connection_has_more_time_to_come_which_its_limits_
     key("api", rate=(100, 1))
     for more in (SECOND, timedelta(0)):
         call = admitted("api")
-        made = attempt.claim_in_time(call.id, ticket_of(call), claim_id=uuid4())
+        made = attempt.claim_or_wait(call.id, ticket_of(call), claim_id=uuid4())
         assert isinstance(made, Claimed)
         assert Start.objects.latest("total").at >= made.start_at + more
         assert made.lateness == timedelta(milliseconds=25) + more

@@ -68,6 +68,7 @@ def test_a_clock_that_is_set_leaves_each_start_counted_once(step: Callable[[floa
 
 def test_a_throttle_keeps_its_spacing_when_the_clock_is_set_back(step: Callable[[float], None]) -> None:
     key("api", throttle=(20, 1))
+    run()  # The first claim of a connection has more time.
     first = run("api")
     step(-0.05)
     second = run("api")

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from django.db import connection, transaction
+from django.utils import timezone
 
 from dispatcher import ending, engine, sql
 from dispatcher.celery import heartbeat
@@ -20,7 +21,7 @@ from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.periodic_runs import TICK
 from dispatcher.lifecycle.run import Returned
 from dispatcher.migrations._functions import DropFunctions, InstallFunctions
-from dispatcher.models import CallQueue, Note
+from dispatcher.models import CallQueue, Note, Process
 from dispatcher.sql import faults, functions
 from dispatcher.states import State
 from tests import releases
@@ -118,6 +119,7 @@ def test_a_send_is_committed_and_a_tick_serves_it_when_the_functions_are_there(
     send: Callable[[], CallQueue], delivery: str, reports: Callable[[], list[str]], settings: Any
 ) -> None:
     settings.DISPATCHER = {"delivery": {"*": delivery}}
+    Process.objects.create(id=uuid4(), queues=["mail"], idle_at=timezone.now())
     uninstall()
     calls = [send() for _ in range(3)]
     assert is_the_remedy(reports)

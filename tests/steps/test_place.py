@@ -85,7 +85,7 @@ def test_the_audit_finds_a_call_that_stays_without_a_lane_and_repairs_it() -> No
     call = unplaced()
     CallQueue.objects.update(created_at=timezone.now() - timedelta(minutes=1))
     found = {each.check.name: each.count for each in audit(settle=timedelta(0)).found if each.count}
-    assert found == {"unplaced": 1}
+    assert found == {"unserved": 1}
     assert audit(settle=timedelta(0), repair=True).is_ok
     assert states([call]) == [State.DISPATCHED]
 

@@ -77,8 +77,10 @@ def test_the_heartbeat_outlives_whatever_a_beat_raises(
         assert is_well.wait(LONG_S)
     finally:
         step.stop(one)
-    assert caplog.messages[:2] == ["worker celery@here could not send its heartbeat"] * 2
-    assert all(record.exc_info for record in caplog.records[:2])
+    for record in caplog.records[:2]:
+        assert record.getMessage().startswith("worker celery@here could not send its heartbeat")
+        # What is known has its remedy, and what is not its traceback.
+        assert bool(record.exc_info) != ("Start it" in record.getMessage())
 
 
 @pytest.fixture

@@ -235,7 +235,7 @@ def test_the_message_of_a_call_is_the_one_that_celery_makes(broker: Broker, aske
     later = parts(published(broker))
     if "ignore_result" not in (call.options or {}):
         # The setting is the worker's, too.
-        assert (later["headers"].pop("ignore_result"), celerys["headers"].pop("ignore_result")) == (None, True)
+        assert (later["headers"].pop("ignore_result"), celerys["headers"].pop("ignore_result")) == (None, False)
     assert later == celerys
 
 

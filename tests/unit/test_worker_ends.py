@@ -18,6 +18,7 @@ class Run:
 
     def __init__(self) -> None:
         self.end = completed(None)
+        self.is_plain = True
         call, ticket = uuid4(), uuid4()
         self.start = SimpleNamespace(
             call=SimpleNamespace(id=call, ticket=ticket),

@@ -25,7 +25,12 @@ WITH wanted AS (
     INSERT INTO dispatcher_note (at, key_id)
     SELECT DISTINCT clock_timestamp(), joined.id
       FROM made
-     CROSS JOIN LATERAL ({{groups_named(made.name)}}) AS joined
+     CROSS JOIN LATERAL (
+           SELECT key_group.id
+             FROM dispatcher_ratelimitkey AS key_group
+            WHERE key_group.is_group
+              AND key_group.name = ANY (ARRAY(SELECT left(made.name, place) || '*'
+                                                FROM generate_series(1, length(made.name)) AS place))) AS joined
      -- Reads the first entry of the index key_group, which is empty where no key is a group.
      WHERE (SELECT part.id FROM dispatcher_ratelimitkey AS part
              WHERE part.is_group ORDER BY part.name LIMIT 1) IS NOT NULL

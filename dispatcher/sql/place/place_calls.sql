@@ -2,12 +2,12 @@
 -- sending. Each lane gets a note: one of these calls may be its first now, so it is looked at even where it is parked.
 -- What another transaction has locked stays without a lane, and so does what has no lane after all: both are tried
 -- again.
--- The lanes are locked as in send.
+-- The lanes are locked as in send_calls.
 WITH kind AS MATERIALIZED (
     SELECT kind.number, lane.id AS lane_id, lane.key_ids
       FROM {{lane_kinds}}
-     CROSS JOIN LATERAL {{@lane_of}}(kind.queue, kind.priority, kind.on_limit, kind.names) AS lane
-     WHERE lane.id IS NOT NULL
+     CROSS JOIN LATERAL (
+           {{lane_of(kind)}}) AS lane
 ), mine AS MATERIALIZED (
     SELECT call.id, wanted.kind
       FROM unnest(%(calls)s::uuid[], %(kind_of)s::int[]) AS wanted (id, kind)
@@ -18,7 +18,7 @@ WITH kind AS MATERIALIZED (
 ), placed AS (
     UPDATE dispatcher_callqueue AS call
        SET lane_id = kind.lane_id, placement = NULL,
-           key_costs = CASE WHEN call.costs <> '{}' THEN {{@costs_of_keys}}(call.costs, kind.key_ids) END
+           key_costs = CASE WHEN call.costs <> '{}' THEN {{costs_of_keys(call.costs, kind.key_ids)}} END
       FROM mine
       JOIN kind ON kind.number = mine.kind
      WHERE call.id = mine.id AND {{is_unplaced(call)}}

@@ -1,9 +1,6 @@
 -- wake_workers: after the commit of calls that wait now, notify one idle worker of each of their queues, and of each of
 -- `queues`; return the queues, so that those that the broker delivers can be dispensed, and where tasks are eager
--- direct ones, too. `calls`: the first of each lane. The commit is not waited for: the note of the send outlasts a
--- crash.
-WITH durability AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))
+-- direct ones, too. `calls`: the first of each lane.
 SELECT woken.queue, woken.is_published,
        CASE WHEN woken.worker_id IS NOT NULL THEN {{worker_notified(woken.worker_id)}} END AS sent
-  FROM durability
- CROSS JOIN {{@wake_workers}}(%(calls)s::uuid[], %(queues)s::text[], %(silence)s::interval, %(is_eager)s::bool) AS woken
+  FROM {{@wake_workers}}(%(calls)s::uuid[], %(queues)s::text[], %(silence)s::interval, %(is_eager)s::bool) AS woken
