@@ -22,7 +22,8 @@ from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.long_poll import WAITERS, Fetchable
 
 _LOOKS_S: Final = (0.02, 1.0)
-"""How often a fetch that waits looks, though it was not woken: a call of its own worker may have ended."""
+"""How soon a fetch that waits looks, though it was not woken: at first for what was sent while it was marked as idle,
+then for calls of its own worker that have ended."""
 _SOON: Final = timedelta(milliseconds=20)
 """A trip that should come again so soon is made again at once: others have locked what is ready."""
 _TRIPS: Final = 20
