@@ -80,6 +80,8 @@ class Taker:
 
     A start under a throttle lies that much further ahead, and a window remembers a start that much longer.
     """
+    paced_delay: timedelta = timedelta(0)
+    """How much later than its start a call under a throttle may begin: the next start is moved by as much."""
     notes: Notes | None = None
     """Which notes its trips have not read; None: all."""
     turns: Turns = field(default_factory=Turns)
@@ -251,6 +253,7 @@ def tuning(taker: Taker) -> dict[str, Any]:
         "horizon": lead + (settings.horizon if taker.horizon is None else taker.horizon),
         "lead": lead,
         "slack": taker.delay,
+        "paced_slack": taker.paced_delay,
         "margin": settings.margin,
         "ramp": settings.ramp,
         "later": settings.reschedule_after,

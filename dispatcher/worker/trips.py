@@ -7,7 +7,6 @@ and sleeps on the process's only connection, for all of them.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from threading import Condition
 from time import monotonic, sleep
 from typing import Final
@@ -201,6 +200,7 @@ class Trips:
             queues=[*queues],
             tasks=self.tasks,
             delay=session.delay,
+            paced_delay=claim.slack(),
             turns=self._turns,
             notes=self._notes,
         )
@@ -213,7 +213,7 @@ class Trips:
                     room=room,
                     is_marked=is_marked,
                     may_rest=may_rest,
-                    begin=lambda taken: self._begin(taken, waiters, ends, taker.delay),
+                    begin=lambda taken: self._begin(taken, waiters, ends, taker),
                     report=leader.reports.append,
                 )
         except BaseException as fault:
@@ -236,11 +236,10 @@ class Trips:
         if room or self.ends.next_at:
             self._rest(taken, may_sleep=may_sleep, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
 
-    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]], delay: timedelta) -> None:
+    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]], taker: Taker) -> None:
         """Give what has started to the loops that wait, each as much as it has room for, and note it."""
         self.ends.settle(ends, taken.locked)
-        # Under a throttle the delay lies before the start, and the next one is not moved.
-        runs = [Run(start=start, slack=claim.slack() if start.is_paced else delay) for start in taken.starts]
+        runs = [Run(start=each, slack=taker.paced_delay if each.is_paced else taker.delay) for each in taken.starts]
         with self._changed:
             while runs:
                 for waiter in waiters:

@@ -29,7 +29,7 @@ USUAL: Final[dict[str, Any]] = {
     **dict.fromkeys(("lease", "dispatch_lease", "ramp", "publish_after", "after_restart", "silence", "grace"), LEASE),
     **dict.fromkeys(("soon", "first", "longest", "overdue", "long", "gap", "later", "keep", "most_ahead"), LEASE),
     **dict.fromkeys(("margin", "late", "horizon"), MARGIN),
-    **dict.fromkeys(("lead", "slack"), timedelta(0)),
+    **dict.fromkeys(("lead", "slack", "paced_slack"), timedelta(0)),
     **dict.fromkeys(
         (
             "is_marked",

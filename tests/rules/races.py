@@ -35,7 +35,7 @@ KEYS: dict[int, dict[str, Any]] = {
     20: {"name": "g:*", "concurrency": 4},
 }
 LANES = 30
-TUNING = Tuning(slack=0, margin=20 * MILLISECOND)
+TUNING = Tuning(slack=0, paced_slack=0, margin=20 * MILLISECOND)
 """The starts that are checked are those that are recorded, so nothing begins later."""
 LOG = """
 DROP SCHEMA IF EXISTS checker CASCADE;

@@ -183,6 +183,7 @@ class Tuning:
     horizon: int = 200 * MILLISECOND
     lead: int = 5 * MILLISECOND
     slack: int = 20 * MILLISECOND
+    paced_slack: int = 3 * MILLISECOND
     margin: int = 50 * MILLISECOND
     ramp: int = 8 * SECOND
     later: int = 60 * SECOND
@@ -1072,7 +1073,7 @@ class _Choice:
             key.room -= cost
             counted_at = at + self.trip.tuning.slack
             if key.next_at is not None:
-                counted_at = max(at, key.next_at)
+                counted_at = max(at, key.next_at) + (self.trip.tuning.paced_slack if at > self.now else 0)
                 key.next_at = counted_at + key.limits.spacing(cost)
             if taker == "others":
                 continue

@@ -343,8 +343,8 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
 
 def tuning_row(tuning: Tuning) -> tuple[str, list[Any]]:
     """Return the text of a tuning, and its values."""
-    durations = ["horizon", "lead", "slack", "margin", "ramp", "later", "keep", "silence", "notes", "lease"]
-    durations.append("dispatch_lease")
+    durations = ["horizon", "lead", "slack", "paced_slack", "margin", "ramp", "later", "keep", "silence", "notes"]
+    durations += ["lease", "dispatch_lease"]
     values = [span(getattr(tuning, name)) for name in durations] + [
         tuning.ahead,
         tuning.needs_worker,

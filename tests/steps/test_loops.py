@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from socket import SHUT_RDWR, socket
 
 import pytest
@@ -10,6 +11,7 @@ from django.db import connection
 
 from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
+from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.models import CallQueue, Start
 from dispatcher.models import Process as Mark
@@ -98,6 +100,24 @@ def test_the_first_start_of_a_connection_has_more_time_to_come_which_its_limit_a
             late_by = timedelta(milliseconds=25) + cold if limit == "rate" else timedelta(milliseconds=2)
             assert run.claimed.lateness == late_by
             worker.end()
+
+
+def test_a_start_under_a_throttle_that_may_be_late_moves_the_next_one_by_as_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key("api", throttle=(20, 1))
+    for _ in range(3):
+        CallQueue.objects.send("noop", queue="mail", keys=["api"])
+    monkeypatch.setattr(claim, "slack", lambda *, is_cold=False: timedelta(milliseconds=30))
+    starts = []
+    with process() as worker:
+        for _ in range(3):
+            starts.append(worker.next_run().claimed)
+            worker.end()
+    for before, after in pairwise(starts):
+        latest = before.start_at + before.lateness - timedelta(milliseconds=2)
+        assert after.start_at >= latest + timedelta(milliseconds=50)
+        assert before.lateness == timedelta(milliseconds=32)
 
 
 def test_a_call_that_its_provider_puts_off_closes_its_key_and_waits() -> None:

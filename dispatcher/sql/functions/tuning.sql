@@ -3,6 +3,7 @@ CREATE TYPE @tuning AS (
     horizon interval,         -- how far ahead of its start a throttled call may be taken
     lead interval,            -- how far ahead such a start lies at the least
     slack interval,           -- how much later than its start a process may begin: a window counts that long
+    paced_slack interval,     -- the same of a start that a throttle gives: the next one is moved by as much
     margin interval,          -- how much longer than its period a window counts a start
     ramp interval,            -- how long after a block what is in flight grows again
     later interval,           -- when a rescheduled call is tried again whose limit opens at an unknown time
