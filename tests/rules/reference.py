@@ -1073,7 +1073,8 @@ class _Choice:
             key.room -= cost
             counted_at = at + self.trip.tuning.slack
             if key.next_at is not None:
-                counted_at = max(at, key.next_at) + (self.trip.tuning.paced_slack if at > self.now else 0)
+                starts = taker == "mine" and self.trip.becomes == "active"
+                counted_at = max(at, key.next_at) + (self.trip.tuning.paced_slack if starts and at > self.now else 0)
                 key.next_at = counted_at + key.limits.spacing(cost)
             if taker == "others":
                 continue

@@ -298,7 +298,8 @@ BEGIN
         v_counted_at := v_at + p_tuning.slack;
         IF v_key.next_at IS NOT NULL THEN
           v_counted_at := GREATEST(v_key.next_at, v_at)
-            + CASE WHEN v_at > v_now THEN p_tuning.paced_slack ELSE '0' END;
+            + CASE WHEN v_at > v_now AND v_call.taker = 'mine' AND p_becomes = 'active' THEN p_tuning.paced_slack
+                   ELSE '0' END;
           v_key.next_at := v_counted_at + @spacing(v_cost, v_key.throttle_limit, v_key.throttle_period);
         END IF;
         IF v_call.taker = 'others' THEN              -- lanes may wait in vain for any of the keys
