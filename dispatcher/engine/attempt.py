@@ -68,7 +68,7 @@ def is_held(call_id: UUID, ticket: UUID) -> bool:
 
 def running() -> frozenset[UUID]:
     """Return the claims whose attempts this process is running; those in processes of a pool are not among them."""
-    return frozenset(each.claim_id for each in _attempts.copy())
+    return frozenset(each.claim_id for each in _attempts.copy() if not each.is_recorded)
 
 
 class Attempt:
@@ -99,14 +99,16 @@ class Attempt:
     def to_its_end(self, steps: Callable[[], T]) -> T:
         """Take the steps; if a soft time limit interrupts them, take what is left of them again."""
         try:
-            try:
-                _attempts.add(self)
-                return steps()
-            except SoftTimeLimitExceeded as limit:
-                self.interruption = limit
+            _attempts.add(self)
             return steps()
-        finally:
-            _attempts.discard(self)
+        except SoftTimeLimitExceeded as limit:
+            self.interruption = limit
+        return steps()
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the end of the attempt is in the database."""
+        return bool(self._recorded)
 
     def make(self, task: Callable[[], Any]) -> run.Outcome | Refused:
         """Claim the call, and run the task, once; return how it ended, or why it did not begin."""
