@@ -7,6 +7,7 @@ and sleeps on the process's only connection, for all of them.
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from threading import Condition
 from time import monotonic, sleep
 from typing import Final
@@ -72,6 +73,8 @@ class Trips:
         self._leader: Waiter | None = None
         self._is_over = False
         self._looks, self._gathered = 0, _GATHERS
+        self._again_at = inf
+        """When the latest trips asked to come again, by the monotonic clock."""
         self._gather_until = 0.0
         """Until when the next trip waits for more ends, by the monotonic clock."""
         self.takes_ahead = self._is_full = False
@@ -265,8 +268,10 @@ class Trips:
             self._looks, self._gathered = 0, 0
             return
         now = monotonic()
-        again_at = now + _LOOK_S if taken.again_at is None else claim.monotonic_of(taken.again_at)
-        until = min(each for each in (now + _LOOK_S, again_at, self.ends.next_at) if each is not None)
+        again_at = inf if taken.again_at is None else claim.monotonic_of(taken.again_at)
+        # A look before it does not find it again: its lane is parked, and noted, by then.
+        self._again_at = min(again_at, self._again_at if self._again_at > now else inf)
+        until = min(each for each in (now + _LOOK_S, self._again_at, self.ends.next_at) if each is not None)
         if gathers:
             self._gathered += 1
             until = min(until, now + _GATHER_S)
