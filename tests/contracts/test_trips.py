@@ -11,7 +11,7 @@ from django.utils import timezone
 from dispatcher import engine, sql
 from dispatcher.errors import CallTooLarge
 from dispatcher.messages import message
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.states import State
 from tests.builders import SECOND, go, key, ticket_of, waiting
 
@@ -79,8 +79,9 @@ def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch
     assert trips(run) == 1 + 3
 
 
-def test_a_send_behind_a_full_key_makes_one_trip() -> None:
+def test_a_send_behind_a_full_key_makes_one_trip_where_no_process_may_be_woken() -> None:
     key("full", concurrency=0)
+    Queue.objects.create(name="celery", delivery="direct")
     assert trips(lambda: CallQueue.objects.send("noop", keys=["full"])) == 1
 
 

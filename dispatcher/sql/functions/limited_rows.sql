@@ -1,5 +1,5 @@
--- limited_rows: lock up to `p_most` lanes of each queue that wait since some worker holds as much of a key as one may;
--- not those that this worker may not serve either. Relies on lanesite_place and slot_key.
+-- limited_rows: lock up to `p_most` lanes of these queues that wait since some worker holds as much of a key as one
+-- may, the highest first; not those that this worker may not serve either. Relies on lanesite_place and slot_key.
 CREATE FUNCTION @limited_rows(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -16,13 +16,14 @@ BEGIN
       SELECT seen.row
         FROM unnest(p_queues) AS mine (name)
        CROSS JOIN LATERAL (
-             SELECT site.ctid AS row, site.lane_id
+             SELECT site.ctid AS row, site.lane_id, site.priority, site.served_at
                FROM dispatcher_lanesite AS site
               WHERE site.place = -1 AND site.queue = mine.name
               ORDER BY site.priority DESC, site.served_at, site.lane_id
               LIMIT 50) AS seen
         JOIN dispatcher_lane AS lane ON lane.id = seen.lane_id
        WHERE NOT lane.key_ids && ARRAY(SELECT reached.id FROM reached)
+       ORDER BY seen.priority DESC, seen.served_at, seen.lane_id
        LIMIT p_most
     ), mine AS (
       SELECT site.ctid AS row
