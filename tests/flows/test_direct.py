@@ -170,8 +170,7 @@ def test_a_worker_without_a_direct_queue_keeps_no_connection_for_its_loops(
             return int(cursor.fetchone()[0])
 
     mine = Process.objects.filter(worker_id=worker.id)
-    eventually(mine.filter(idle_at__isnull=False).exists)
-    assert connections() == worker.processes
+    eventually(lambda: mine.filter(idle_at__isnull=False).count() == worker.processes == connections())
     Queue.objects.filter(name=QUEUE).update(delivery="broker")
     eventually(lambda: not mine.exists() and not connections())
     Queue.objects.filter(name=QUEUE).update(delivery="direct")

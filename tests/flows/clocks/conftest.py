@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from tests.flows.processes import Processes
 
 WORKERS = {"ahead": (HOUR, "prefork"), "behind": (-HOUR, "threads")}
+FALLBACK = {"FLOWS_FALLBACK": "1"}
 
 
 @pytest.fixture
 def cast(processes: "Processes", sending: None) -> Iterator[Callable[..., "Processes"]]:
     """Have all up once it is called with how far off the dispenser's and beat's clocks are; none is right.
 
+    As by default, workers tick by themselves where no message asks for it: a beat whose clock is behind sends none for
+    as long as entries are newer than its own time.
     Each worker takes the calls of a queue of its own beside those of the common ones, of which one is direct.
     """
     from django_celery_beat.models import PeriodicTask
@@ -37,8 +40,8 @@ def cast(processes: "Processes", sending: None) -> Iterator[Callable[..., "Proce
         Queue.objects.create(name=f"{QUEUE}-direct", delivery="direct")
         PeriodicTask.objects.filter(task__startswith="dispatcher.").update(queue=DISPENSER_QUEUE)
         for name, (hours, pool) in WORKERS.items():
-            processes.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name},{QUEUE}-direct", env=off(hours))
-        processes.start_dispenser(env=off(dispenser))
+            processes.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name},{QUEUE}-direct", env=off(hours) | FALLBACK)
+        processes.start_dispenser(env=off(dispenser) | FALLBACK)
         processes.start_beat(env=off(beat))
         processes.stack.wait_ready()
         clocks = {name: clock_of(child) for name, child in processes.stack.children.items()}

@@ -1,7 +1,6 @@
 """Processes whose system clock is wrong: libfaketime's part of their environment, and what shows that it works."""
 
 import re
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -15,7 +14,7 @@ _PLACES = ("/usr/lib/*/faketime/libfaketime.so.1", "/usr/lib*/faketime/libfaketi
 _LOGGED_AT = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),", re.MULTILINE)
 
 
-def off(by: timedelta) -> Mapping[str, str]:
+def off(by: timedelta) -> dict[str, str]:
     """Return the environment of a process whose system clock is off by so much.
 
     The monotonic clock goes on as it does: a system clock that is set wrongly does not touch it.
