@@ -40,7 +40,8 @@ def test_a_provider_that_says_stop_does_not_deadlock_with_a_trip_over_its_lane()
             worker.wait_blocked(by=dispenser)
         assert dispensing.result() == 1
         stopping.result()
-    assert CallQueue.objects.get(id=call.id).state == State.AVAILABLE
+    # Scheduled, where the key stayed locked for longer than the call waits for it: then its end blocks the key.
+    assert CallQueue.objects.get(id=call.id).state in {State.AVAILABLE, State.SCHEDULED}
     audit(has_ended=False)
 
 
