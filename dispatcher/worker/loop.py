@@ -13,6 +13,7 @@ from time import monotonic, sleep
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
+from billiard import pool
 from billiard.compat import mem_rss
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery import Celery, current_app
@@ -43,6 +44,8 @@ _LATE_S: Final = 0.05
 """What waits in a batch goes back when a run takes so long."""
 _HANGS_S: Final = 5.0
 """For how long receivers are waited for without a word in the log."""
+_LAST_READS: Final = 50
+"""How often, 0.1 s apart, a process that ends looks whether the main process has read all of its results."""
 _RECYCLE: Final = 0x9B
 """The status with which a process of billiard's pool exits that has done its share."""
 _WEIGHT: Final = 0.3
@@ -304,6 +307,9 @@ def main(index: int, options: Options) -> None:
                 loop.finish()
             loop.place.leave()
     loop.end()
+    if options.is_forked and loop.trips.is_over:
+        # Celery, when it stops, forgets jobs that it has not seen begin, and reads no results of theirs.
+        pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = _LAST_READS
     if loop.is_terminated or loop.is_spent or (options.is_forked and shared.is_orphan):
         # Celery's pool, if there is one, replaces it.
         sys.exit(_RECYCLE)

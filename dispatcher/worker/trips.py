@@ -71,7 +71,8 @@ class Trips:
         self._changed = Condition()
         self._waiters: list[Waiter] = []
         self._leader: Waiter | None = None
-        self._is_over = False
+        self.is_over = False
+        """Whether all loops leave for good."""
         self._looks, self._gathered = 0, _GATHERS
         self._again_at = inf
         """When the latest trips asked to come again, by the monotonic clock."""
@@ -90,9 +91,9 @@ class Trips:
             self._waiters.append(waiter)
             if self._leader is not None:
                 self.session.interrupt()
-            while self._leader is not None and not waiter.runs and not self._is_over:
+            while self._leader is not None and not waiter.runs and not self.is_over:
                 self._changed.wait()
-            if waiter.runs or self._is_over:
+            if waiter.runs or self.is_over:
                 self._forget(waiter)
                 return bool(waiter.runs)
             self._leader = waiter
@@ -106,7 +107,7 @@ class Trips:
 
     def leave(self) -> None:
         """Have all loops leave that wait, or come back."""
-        self._is_over = True
+        self.is_over = True
         self.session.interrupt()
 
     def finish(self, waiter: Waiter) -> None:
@@ -123,7 +124,7 @@ class Trips:
         waiter.place.keep(self.ends.unrecorded)
         self.ends.drop()
         try:
-            if self._shared.queues and not self._is_over:
+            if self._shared.queues and not self.is_over:
                 self.session.unmark()
             else:
                 self.session.close()
@@ -135,7 +136,7 @@ class Trips:
         """Make trips until one has something for this loop; return whether it goes on."""
         while True:
             must_leave = self._must_leave()
-            if self._is_over or (must_leave and not waiter.is_new):
+            if self.is_over or (must_leave and not waiter.is_new):
                 return False
             if self._gather_until > monotonic() and waiter.room > 1:
                 self.session.sleep(self._gather_until, self._shared.leave_read)
@@ -150,8 +151,8 @@ class Trips:
     def _must_leave(self) -> bool:
         asked = self._shared.must_leave()
         if asked is None:
-            self._is_over = True
-        return self._is_over or bool(asked)
+            self.is_over = True
+        return self.is_over or bool(asked)
 
     def _make(self, leader: Waiter, *, may_sleep: bool = True) -> None:
         """Make one trip, and sleep if it has started nothing."""
