@@ -128,7 +128,7 @@ class Taken:
     publish: Sequence[str] = ()
     """Queues that the broker delivers and that have lanes ready."""
     is_full: bool = False
-    """Whether calls wait for the room of a key that it has looked at: ends are recorded at once."""
+    """Whether calls wait for the room of a key that it has looked at, or will soon: ends are recorded at once."""
 
     @property
     def has_more(self) -> bool:

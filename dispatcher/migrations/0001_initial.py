@@ -1122,5 +1122,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("86ea3028"),
+        InstallFunctions("89f18963"),
     ]

@@ -1215,7 +1215,7 @@ def _leave(
     is_useful |= any(not move.is_turn for move in chosen.moves.values())
     is_ready = any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values())
     queues |= {*trip.queues} if is_ready else set()
-    if (is_ready or fair & {*trip.queues}) and chosen.left > 0:
+    if (is_ready or fair & {*trip.queues}) and trip.room > 0:
         again_at = now if is_useful else least(again_at, now + 20 * MILLISECOND)
     woken, publish = _wake_others(state, trip, chosen, queues, fair, is_useful=is_useful)
     again_at = _rest(state, trip, chosen, again_at)

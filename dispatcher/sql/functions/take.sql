@@ -6,7 +6,7 @@
 -- Returns a row for each call that starts or is dispatched, one for each that ends or is put off (`fate`), and a last
 -- one without a call: workers to notify after the commit (`wake`), when to come again (`again_at`), queues that the
 -- broker delivers and that have lanes ready (`publish`), the ends that were recorded, those that must be brought again,
--- and whether calls wait for the room of a key (`is_full`). p_tasks: those that the worker knows; NULL: any. p_process:
+-- and whether calls wait for the room of a key, or will soon (`is_full`). p_tasks: those that the worker knows; NULL: any. p_process:
 -- who takes for the worker; if it may be marked as idle (p_is_marked), and starts something, it is no more; if nothing
 -- starts, and it may rest (p_may_rest), it is.
 -- p_pulled: calls are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by
@@ -183,7 +183,9 @@ BEGIN
               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
                    WHERE site.place = 0 AND site.queue = mine.name
                    ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
-  IF v_is_ready AND v_chosen.room_left > 0 THEN
+  -- Where a few more starts would fill a key, a process that took them ahead would keep them from the others.
+  is_full := is_full OR v_is_ready AND EXISTS (SELECT FROM unnest(v_chosen.keys) AS key WHERE key.room < 16);
+  IF v_is_ready AND p_room > 0 THEN
     again_at := CASE WHEN v_is_useful THEN v_now ELSE LEAST(again_at, v_now + interval '20 milliseconds') END;
   END IF;
   -- Who has locked the mark is taking it: come again.
