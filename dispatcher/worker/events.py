@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from celery import Task
 from celery.app.trace import TraceInfo
+from celery.events import EventDispatcher
 from celery.utils.saferepr import saferepr
 
 _MOST: Final = 4_096
@@ -19,6 +20,11 @@ _MOST: Final = 4_096
 _LONGEST: Final = 700
 """Characters of a text in an event at the most."""
 _READ: Final = 65_536
+
+
+def are_wanted(dispatcher: EventDispatcher | None) -> bool:
+    """Return whether a worker sends events of tasks: with -E, or when a monitor has asked; else only its own."""
+    return bool(dispatcher is not None and dispatcher.enabled and "task" in (dispatcher.groups or {"task"}))
 
 
 class EventPipe:

@@ -23,6 +23,7 @@ from dispatcher.engine import workers
 from dispatcher.errors import WorkerLost
 from dispatcher.worker import loop
 from dispatcher.worker.deaths import Deaths
+from dispatcher.worker.events import are_wanted
 from dispatcher.worker.loop import Options
 from dispatcher.worker.pool import Pool, Seat
 from dispatcher.worker.shared import PLACES, Running, Shared
@@ -175,7 +176,7 @@ class Keeper:
     def _send_events(self) -> None:
         """Send the events of calls to monitors, where the worker sends events."""
         dispatcher = self.consumer.event_dispatcher
-        self.shared.sends_events = bool(dispatcher is not None and dispatcher.enabled)
+        self.shared.sends_events = are_wanted(dispatcher)
         for event in self.shared.events.lines():
             if dispatcher is not None:
                 dispatcher.send(event.pop("kind"), **event)
