@@ -35,6 +35,8 @@ _MOST: Final = 16
 """How many calls a loop takes at once at the most."""
 _AHEAD_S: Final = 0.025
 """How long all runs of a batch take, by the mean of the latest."""
+_TRIPS: Final = 2
+"""How much longer than the latest trip, at the least: where many processes wait for a lane, each comes less often."""
 _SHORT_S: Final = 0.005
 """Runs that are longer are taken one by one, unless calls are left that could start: others could run them, or use
 their room."""
@@ -138,7 +140,8 @@ class Loop:
             return 0
         is_short = self._mean_s < _SHORT_S or self.trips.takes_ahead
         takes_many = is_short and monotonic() > self._paced_until
-        most = max(1, min(_MOST, int(_AHEAD_S / self._mean_s))) if takes_many else 1
+        ahead_s = max(_AHEAD_S, _TRIPS * self.trips.took_s)
+        most = max(1, min(_MOST, int(ahead_s / self._mean_s))) if takes_many else 1
         left = self.options.most_calls
         return most if left is None else max(1, min(most, left - _Process.done))
 

@@ -80,6 +80,8 @@ class Trips:
         """Until when the next trip waits for more ends, by the monotonic clock."""
         self.takes_ahead = self._is_full = False
         """Whether the latest trip left calls that could start; and some that wait for the room of a key."""
+        self.took_s = 0.0
+        """How long the latest trip took."""
         self._pause_s = _PAUSE_S
 
     def next(self, waiter: Waiter) -> bool:
@@ -209,6 +211,7 @@ class Trips:
             notes=self._notes,
         )
         leader.place.begin_trip()
+        began = monotonic()
         try:
             with session.used():
                 taken = direct.step(
@@ -228,6 +231,7 @@ class Trips:
                 return
             self.ends.take_again(ends)
             raise
+        self.took_s = monotonic() - began
         # See `take`: who has parked a lane, and finds another one, comes again first.
         session.is_marked = may_rest and not taken.starts and (is_marked or not taken.has_more)
         self._is_full, self.takes_ahead = taken.is_full, taken.has_more and not taken.is_full
