@@ -38,6 +38,8 @@ _LAST_S: Final = 5.0
 """How long a process that takes no more calls tries to record the ends of those it had."""
 _GATHER_S: Final = 0.003
 """In a stream of short runs: how long it waits for more calls and ends before it looks again, while no key is full."""
+_GATHER_TRIPS: Final = 2
+"""In such a stream: how much longer than the latest trip it waits, at the least."""
 _GATHERS: Final = 3
 """How often it does so in vain before the process is idle."""
 _PAUSE_S: Final = 0.1
@@ -236,7 +238,7 @@ class Trips:
         session.is_marked = may_rest and not taken.starts and (is_marked or not taken.has_more)
         self._is_full, self.takes_ahead = taken.is_full, taken.has_more and not taken.is_full
         is_stream = self._gathered < _GATHERS and 0 < len(taken.starts) < room and not taken.is_full
-        self._gather_until = monotonic() + _GATHER_S if is_stream else 0.0
+        self._gather_until = monotonic() + max(_GATHER_S, _GATHER_TRIPS * self.took_s) if is_stream else 0.0
         if leader.reports:
             # Who is busy with them must not be woken for calls.
             session.unmark()
