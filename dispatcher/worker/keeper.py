@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _READ: Final = 4096
 _LOOK_S: Final = 0.1
+"""How often it looks while calls run: so late are time limits at the most."""
+_IDLE_LOOK_S: Final = 0.3
+"""How often while none runs."""
 _BEGIN_S: Final = 10.0
 """How long a process takes at the most to begin its loop; then the loop is submitted again."""
 _NAP_S: Final = 0.02
@@ -166,7 +169,7 @@ class Keeper:
         by_fd = {descriptor: pid for pid, descriptor in self._pidfds.items()}
         for descriptor in by_fd:
             poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(_LOOK_S * 1_000):
+        for descriptor, _ in poll.poll((_LOOK_S if self.running() else _IDLE_LOOK_S) * 1_000):
             if descriptor == self._read:
                 with suppress(BlockingIOError):
                     os.read(self._read, _READ)
