@@ -6,9 +6,9 @@
 -- Returns a row for each call that starts or is dispatched, one for each that ends or is put off (`fate`), and a last
 -- one without a call: workers to notify after the commit (`wake`), when to come again (`again_at`), queues that the
 -- broker delivers and that have lanes ready (`publish`), the ends that were recorded, those that must be brought again,
--- and whether calls wait for the room of a key, or will soon (`is_full`). p_tasks: those that the worker knows; NULL: any. p_process:
--- who takes for the worker; if it may be marked as idle (p_is_marked), and starts something, it is no more; if nothing
--- starts, and it may rest (p_may_rest), it is.
+-- and whether calls wait for the room of a key, or will soon (`is_full`). p_tasks: those that the worker knows; NULL:
+-- any. p_process: who takes for the worker; if it may be marked as idle (p_is_marked), and starts something, it is no
+-- more; if nothing starts, and it may rest (p_may_rest), it is.
 -- p_pulled: calls are fetched over HTTP, with a lease of their own. p_due, p_stride: when each of p_queues is due by
 -- its weight, and by how much a start moves that; NULL: all take turns. p_is_strict: p_queues are served in their
 -- order.
