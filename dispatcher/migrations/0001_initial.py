@@ -1122,5 +1122,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("89f18963"),
+        InstallFunctions("a0ee4386"),
     ]

@@ -12,7 +12,7 @@ from dispatcher.models import CallQueue
 from dispatcher.states import TERMINAL, State
 from tests import faults
 from tests.drive import Drive, Run
-from tests.races.lockstep import DEADLINE, at_once
+from tests.races.lockstep import DEADLINE, actors, at_once
 
 
 def start_within_two_ticks(drive: Drive) -> list[UUID]:
@@ -37,6 +37,21 @@ def test_the_call_of_a_sender_that_dies_is_found_beside_many_lanes(drive: Drive)
         call = drive.send_and_die()
         started = start_within_two_ticks(drive)
     assert started == [call.id]
+
+
+@pytest.mark.parametrize("limits", [{"concurrency": 3}, {"rate": (3, 60)}], ids=lambda limits: next(iter(limits)))
+def test_a_call_that_is_committed_behind_a_dearer_one_that_waits_starts(drive: Drive, limits: dict[str, Any]) -> None:
+    drive.key(**limits)
+    drive.send(costs={"api": 2})
+    (run,) = drive.take()
+    with actors(1) as (sender,):
+        sender.open()
+        late = sender.do(drive.send_and_die, costs={"api": 1})
+        drive.send(costs={"api": 2})
+        assert drive.take() == [], "the lane waits for room for two"
+        sender.commit()
+    assert start_within_two_ticks(drive) == [late.id], "it does not wait for an end or an opening"
+    drive.end(run)
 
 
 def test_room_that_a_worker_leaves_that_dies_with_the_commit_of_its_end_is_found(drive: Drive) -> None:

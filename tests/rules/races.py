@@ -247,7 +247,7 @@ class Race:
         """Let a call go to the front of its lane; commit at once, or a little later."""
         while self.is_sending:
             with db.transaction():
-                db.execute(MOVE, {"lane": rnd.randint(1, LANES)})
+                db.execute(MOVE, {"lane": rnd.randint(1, LANES), "is_forced": rnd.random() < 0.5})
                 time.sleep(rnd.choice([0, 0, 0.005, 0.03]))
             time.sleep(rnd.random() * 0.03)
 
@@ -329,8 +329,9 @@ WITH moved AS (
                   ORDER BY position DESC LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED)
     RETURNING lane_id, position)
 INSERT INTO dispatcher_note (at, lane_id, is_forced, position)
-SELECT clock_timestamp(), lane_id, true, position FROM moved
+SELECT clock_timestamp(), lane_id, %(is_forced)s, position FROM moved
 """
+"""As who lets a call run now, or as who commits late."""
 
 
 def prepare(db: psycopg.Connection, seed: int) -> None:

@@ -621,8 +621,9 @@ def _read_notes(state: State, trip: Trip, own: list[str], queues: set[str]) -> t
         lane = state.lanes[id]
         if lane in served:
             continue
+        comes_first = note.position < lane.waits_from
         lane.waits_from = min(lane.waits_from, note.position)
-        if lane.place is None or (note.is_forced and lane.place != READY):
+        if lane.place is None or ((note.is_forced or comes_first) and lane.place != READY):
             _make_ready(lane)
             queues.add(lane.queue)
     return {note.key for note in due if note.key is not None}, served

@@ -161,7 +161,12 @@ class Comparison:
         between = sorted({*range(lowest, call.position)} - taken)
         call.position = self.rnd.choice([min(lowest, 0) - 1, *self.rnd.sample(between, min(1, len(between)))])
         self.db.execute("UPDATE dispatcher_callqueue SET position = %s WHERE id = %s", [call.position, call.id])
-        self._note(call.lane, is_forced=True, position=self.rnd.choice([call.position, LOWEST]))
+        is_late = self.rnd.random() < 0.5
+        self._note(
+            call.lane,
+            is_forced=not is_late,
+            position=call.position if is_late else self.rnd.choice([call.position, LOWEST]),
+        )
 
     def _hint_slots(self) -> None:
         self.db.execute(f"SELECT {installed_name('hint_slots')}(%s)", [[*self.state.keys]])

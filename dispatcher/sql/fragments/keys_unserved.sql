@@ -1,8 +1,9 @@
 -- keys_unserved(hop): the CTE `unserved`: those of the keys `hop` (key_id) that have room for the first call of a lane
 -- that is parked on them, or that are gone, and that no trip will look at, with that lane. By right such a lane waits
--- while a note names the key, or a member of it, that has been due for less than `late` and will be within `soon`, and
--- while room of the key is kept for a lane. Where it was kept in vain for `soon`, workers of that queue look at the key
--- themselves: of the queue a lane is unserved if one could take its calls. An expired call is discarded, not served.
+-- while a note names the key, or a member of it, that has been due for less than `late` and will be within `soon`;
+-- while a due one makes it ready (see read_notes); and while room of the key is kept for a lane. Where it was kept in
+-- vain for `soon`, workers of that queue look at the key themselves: of the queue a lane is unserved if one could take
+-- its calls. An expired call is discarded, not served.
 unserved AS MATERIALIZED (
     SELECT hop.key_id, key.name, front.lane_id, head.id AS call_id, head.version, cost.cost
       FROM clock
@@ -19,7 +20,7 @@ unserved AS MATERIALIZED (
             WHERE key.is_group) AS best ON key.is_group
      CROSS JOIN LATERAL unnest({{@parked_queues}}(hop.key_id)) AS parked (queue)
      CROSS JOIN LATERAL (
-           SELECT site.lane_id
+           SELECT site.lane_id, site.waits_from
              FROM dispatcher_lanesite AS site
             WHERE site.place = hop.key_id AND site.queue = parked.queue
             ORDER BY site.priority DESC, site.served_at, site.lane_id
@@ -38,6 +39,9 @@ unserved AS MATERIALIZED (
                 AND (LEAST(key.room, best.room) >= cost.cost OR LEAST(key.fits, best.fits) < cost.cost)))
        AND {{not_expired(head, clock.now)}}
        AND NOT {{is_noted(key_id, hop.key_id || best.ids, clock.now)}}
+       AND NOT EXISTS (SELECT FROM dispatcher_note AS note
+                        WHERE note.lane_id = front.lane_id AND (note.is_forced OR note.position < front.waits_from)
+                          AND note.at > clock.now - %(late)s::interval AND note.at <= clock.now)
        AND NOT EXISTS (SELECT FROM dispatcher_lanesite AS kept
                         WHERE kept.place = hop.key_id AND kept.kept_until > clock.now - %(soon)s::interval
                           AND kept.kept_until < 'infinity')

@@ -1,6 +1,7 @@
--- read_notes: take over the notes that are due since `p_from`. Their sleeping lanes are ready now, with `is_forced`
--- parked ones, too, and calls of a lane are looked for from the position of the note on. But up to `p_room` lanes of
--- `p_queues` that sleep are served by this trip as they are: one that then sleeps again need not be written.
+-- read_notes: take over the notes that are due since `p_from`. Their sleeping lanes are ready now; parked ones are with
+-- `is_forced`, or where a call may come before the one that is parked (it was sent earlier, and committed later). Calls
+-- of a lane are looked for from the position of the note on. But up to `p_room` lanes of `p_queues` that sleep are
+-- served by this trip as they are: one that then sleeps again need not be written.
 -- Lanes are changed by their ids: a version that was written since the statement began is found by no ctid, and the
 -- note would be gone in vain.
 -- Returns the keys to look at; the queues of lanes that are ready now: who may serve them is not here, maybe; the rows
@@ -31,7 +32,8 @@ BEGIN
        FOR NO KEY UPDATE SKIP LOCKED
   ), lane AS MATERIALIZED (
     SELECT mine.row, mine.lane_id, mine.queue, mine.priority, mine.served_at, noted.position, mine.waits_from,
-           mine.place IS NULL OR (mine.place <> 0 AND noted.is_forced) AS is_ready,
+           mine.place IS NULL
+           OR (mine.place <> 0 AND (noted.is_forced OR noted.position < mine.waits_from)) AS is_ready,
            mine.place IS NULL AND noted.position >= mine.waits_from AND mine.queue = ANY (p_queues) AS may_be_served
       FROM mine
      CROSS JOIN LATERAL (
