@@ -130,6 +130,13 @@ def ending_through_a_lock(drive: Drive, run: Run, row: str) -> Iterator["Future[
         ending.result(DEADLINE)
 
 
+def forward_unnoted(drive: Drive, seconds: float) -> None:
+    """Let time pass where rows were changed by hand: the sweep of the tick finds what no note leads to."""
+    drive.clock.forward(seconds)
+    assert engine.sweep() > 0
+    engine.tick(now=drive.clock.now)
+
+
 def end_and_die(run: Run) -> None:
     """Record the end of a run in a process that dies with its commit: nothing that would follow it happens."""
     ended = Ended(call_id=run.call, ticket=run.ticket, claim_id=None, ending=completed(None))

@@ -232,13 +232,12 @@ def test_the_group_opens_when_the_first_of_its_members_does(drive: Drive) -> Non
     assert chosen(run) == "egress:2"
 
 
-@pytest.mark.deliveries("direct", "http")  # the broker's calls are dispatched by a tick, which sweeps
 def test_a_group_opens_for_a_call_that_costs_more_while_the_one_before_it_runs(drive: Drive) -> None:
     members(drive, 1, rate=(3, 60))
     drive.send(costs={EGRESS: 1})
     call = drive.send(costs={EGRESS: 3})
     assert len(drive.take(2)) == 1
-    drive.clock.forward(61)  # without a tick: its sweep would find it
+    drive.forward(61)
     assert [run.call for run in drive.take()] == [call.id]
 
 

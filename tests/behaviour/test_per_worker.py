@@ -12,6 +12,7 @@ from dispatcher.api import any_of
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
+from tests import faults
 from tests.drive import Drive
 
 by_worker = pytest.mark.deliveries("direct", "http")
@@ -175,7 +176,7 @@ def test_calls_of_the_broker_wait_where_such_a_mixture_arose_all_the_same(drive:
     drive.key(concurrency=0)
     call = drive.send("api")
     RateLimitKey.objects.filter(name="api").update(concurrency=None, per_worker=5)
-    drive.forward(20)
+    faults.forward_unnoted(drive, 20)
     assert drive.take() == []
     RateLimitKey.objects.filter(name="api").update(per_worker=None)
     api.resume("api")
