@@ -40,6 +40,8 @@ _GATHER_S: Final = 0.003
 """In a stream of short runs: how long it waits for more calls and ends before it looks again, while no key is full."""
 _GATHER_TRIPS: Final = 2
 """In such a stream: how much longer than the latest trip it waits, at the least."""
+_LONGEST_TRIP_S: Final = 0.05
+"""How long a trip counts as for that, and for batches, at the most: its server may have been away for seconds."""
 _GATHERS: Final = 3
 """How often it does so in vain before the process is idle."""
 _PAUSE_S: Final = 0.1
@@ -83,7 +85,7 @@ class Trips:
         self.takes_ahead = self._is_full = False
         """Whether the latest trip left calls that could start; and some that wait for the room of a key."""
         self.took_s = 0.0
-        """How long the latest trip took."""
+        """How long the latest trip took; one that took long counts as less."""
         self._pause_s = _PAUSE_S
 
     def next(self, waiter: Waiter) -> bool:
@@ -254,7 +256,7 @@ class Trips:
                 begin=lambda taken: self._begin(taken, waiters, ends, taker),
                 report=waiters[0].reports.append,
             )
-        self.took_s = monotonic() - began
+        self.took_s = min(monotonic() - began, _LONGEST_TRIP_S)
         return taken
 
     def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]], taker: Taker) -> None:
