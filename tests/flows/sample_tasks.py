@@ -227,6 +227,16 @@ def return_its_process(self: Task) -> int:
 
 
 @app.task(bind=True)
+def return_whether_its_events_are_written(self: Task) -> bool:
+    """Return whether the loop that runs it writes the events of its calls for the main process."""
+    from dispatcher.worker.shared import Shared  # noqa: PLC0415 -- Django's apps are ready here
+
+    note("run", self)
+    assert Shared.current is not None
+    return Shared.current.sends_events
+
+
+@app.task(bind=True)
 def outlive_its_main_process(self: Task, seconds: float) -> None:
     """Kill the worker's main process, where the system does not end this one with it, and go on for so long."""
     note("run", self)
