@@ -152,6 +152,12 @@ def test_a_greenlet_that_outstays_its_time_limit_is_ended(processes: Processes) 
     assert all_at_once([behind])
 
 
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_a_pool_of_more_than_a_thousand_runs_calls(processes: Processes, pool: str) -> None:
+    start(processes, "-P", pool, "-c", "1100", env=ALONE)
+    assert all_at_once(send_many(sample_tasks.echo, 4, "hello"))
+
+
 # Celery itself takes 2 s a message of Redis with one greenlet.
 @pytest.mark.parametrize(
     ("pool", "count"),
