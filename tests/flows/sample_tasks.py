@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from asyncio import CancelledError
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -277,6 +278,17 @@ def leave_its_connection(self: Task, how: str) -> None:
         case "read-only":
             with connection.cursor() as cursor:
                 cursor.execute("SET default_transaction_read_only = on")
+
+
+@app.task(bind=True)
+def end_oddly(self: Task, how: str) -> None:
+    """Raise what is no Exception."""
+    note("run", self)
+    if how == "timeout":
+        from gevent import Timeout  # noqa: PLC0415 -- only pools of greenlets have it
+
+        raise Timeout(1)
+    raise CancelledError if how == "cancelled" else GeneratorExit
 
 
 @app.task(bind=True)
