@@ -55,11 +55,20 @@ class Deaths:
             if seat.reason is not None and running.ticket == seat.reason[0]:
                 error = seat.reason[1]
             logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
-            if isinstance(error, TimeLimitExceeded):
-                _fail_result(app, running, error)
+            self._tell(app, running, error)
         heartbeat.in_background(
             f"record what process {seat.pid} had", partial(self._settle, process, running, held, unrecorded, error)
         )
+
+    def _tell(self, app: Celery, running: Running, error: BaseException) -> None:
+        """Tell monitors, and who waits for the result, what the process itself could not."""
+        if (task := app.tasks.get(running.task)) is None:
+            return
+        if self._shared.sends_events:
+            self._shared.events.lost(task, running.call, error)
+        if isinstance(error, TimeLimitExceeded) and not task.ignore_result:
+            with suppress(Exception):
+                task.backend.mark_as_failure(str(running.call), error)
 
     def _settle(
         self,
@@ -97,13 +106,6 @@ class Deaths:
         if lost:
             logger.warning("worker %s gives %d calls back: no process has them", self._options.hostname, len(lost))
             direct.give_back(lost)
-
-
-def _fail_result(app: Celery, running: Running, error: BaseException) -> None:
-    task = app.tasks.get(running.task)
-    if task is not None and not task.ignore_result:
-        with suppress(Exception):
-            task.backend.mark_as_failure(str(running.call), error)
 
 
 def _wait_for_session(process: UUID) -> None:

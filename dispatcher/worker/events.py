@@ -9,7 +9,9 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
+from uuid import UUID
 
+from billiard.exceptions import Terminated
 from celery import Task
 from celery.app.trace import TraceInfo
 from celery.events import EventDispatcher
@@ -64,6 +66,14 @@ class EventPipe:
             self.send(
                 kind, task, request, exception=saferepr(info.retval), traceback=str(getattr(result, "traceback", ""))
             )
+
+    def lost(self, task: Task, call: UUID, error: BaseException) -> None:
+        """Write, in the main process, that a call has ended with its process, which could not write it."""
+        request = {"id": str(call)}
+        if isinstance(error, Terminated):
+            self.send("task-revoked", task, request, terminated=True, signum=str(error), expired=False)
+        else:
+            self.send("task-failed", task, request, exception=saferepr(error), traceback="")
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """Yield the events that have come."""

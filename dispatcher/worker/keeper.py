@@ -37,7 +37,7 @@ _READ: Final = 4096
 _LOOK_S: Final = 0.1
 """How often it looks while calls run: so late are time limits at the most."""
 _IDLE_LOOK_S: Final = 0.3
-"""How often while none runs."""
+"""How often while none runs: so late are limits that are shorter than that."""
 _BEGIN_S: Final = 10.0
 """How long a process takes at the most to begin its loop; then the loop is submitted again."""
 _NAP_S: Final = 0.02
@@ -212,7 +212,7 @@ class Keeper:
         """Return how many loops there may be: the broker's messages get processes, but one, while calls are direct."""
         if self.is_closing or not self.shared.queues:
             return 0
-        return max(self.pool.size - len(state.reserved_requests), 1)
+        return min(max(self.pool.size - len(state.reserved_requests), 1), PLACES - len(self._given_up))
 
     @property
     def _alternates(self) -> bool:

@@ -205,7 +205,7 @@ class Loop:
         except SoftTimeLimitExceeded as limit:
             # It came when the task had ended.
             return run.end or run.failed(limit)
-        except (SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:  # noqa: BLE001 -- a task may raise anything: an end of its attempt, not of the loop
             return run.end or run.failed(WorkerLost(f"the task ended with {error!r}"))
         finally:
             self.in_task, self._began_at = False, inf

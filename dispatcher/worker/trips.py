@@ -40,6 +40,8 @@ _GATHER_S: Final = 0.003
 """In a stream of short runs: how long it waits for more calls and ends before it looks again, while no key is full."""
 _GATHER_TRIPS: Final = 2
 """In such a stream: how much longer than the latest trip it waits, at the least."""
+_LONGEST_TRIP_S: Final = 0.05
+"""How long a trip counts as for that, and for batches, at the most: its server may have been away for seconds."""
 _GATHERS: Final = 3
 """How often it does so in vain before the process is idle."""
 _PAUSE_S: Final = 0.1
@@ -83,7 +85,7 @@ class Trips:
         self.takes_ahead = self._is_full = False
         """Whether the latest trip left calls that could start; and some that wait for the room of a key."""
         self.took_s = 0.0
-        """How long the latest trip took."""
+        """How long the latest trip took; one that took long counts as less."""
         self._pause_s = _PAUSE_S
 
     def next(self, waiter: Waiter) -> bool:
@@ -185,13 +187,8 @@ class Trips:
         self.session.drop()
 
     def _step(self, leader: Waiter, *, may_sleep: bool) -> None:
-        queues = self._shared.queues
-        if queues != self._weights:
-            self._turns.set_weights(queues)
-            self._weights = queues
+        self._prepare()
         session = self.session
-        if not session.is_open:
-            session.open([*queues])
         with self._changed:
             # Without those that have been given theirs, and have not gone on with it yet.
             waiters = [leader, *(each for each in self._waiters if each is not leader and not each.runs)]
@@ -202,29 +199,9 @@ class Trips:
         is_marked = not session.take_woken() and session.is_marked
         with session.used():
             ends = self.ends.take()
-        taker = Taker(
-            worker=self.worker,
-            process=session.process,
-            queues=[*queues],
-            tasks=self.tasks,
-            delay=session.delay,
-            paced_delay=claim.slack(),
-            turns=self._turns,
-            notes=self._notes,
-        )
         leader.place.begin_trip()
-        began = monotonic()
         try:
-            with session.used():
-                taken = direct.step(
-                    taker,
-                    [ended for _, ended in ends],
-                    room=room,
-                    is_marked=is_marked,
-                    may_rest=may_rest,
-                    begin=lambda taken: self._begin(taken, waiters, ends, taker),
-                    report=leader.reports.append,
-                )
+            taken = self._take(waiters, ends, room=room, is_marked=is_marked, may_rest=may_rest)
         except BaseException as fault:
             if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
                 leader.place.end_trip()
@@ -233,7 +210,6 @@ class Trips:
                 return
             self.ends.take_again(ends)
             raise
-        self.took_s = monotonic() - began
         # See `take`: who has parked a lane, and finds another one, comes again first.
         session.is_marked = may_rest and not taken.starts and (is_marked or not taken.has_more)
         self._is_full, self.takes_ahead = taken.is_full, taken.has_more and not taken.is_full
@@ -245,6 +221,43 @@ class Trips:
             may_sleep = False
         if room or self.ends.next_at:
             self._rest(taken, may_sleep=may_sleep, is_marked=is_marked, may_rest=may_rest, gathers=gathers)
+
+    def _prepare(self) -> None:
+        """Have the turns of the queues that are direct now, and a connection."""
+        queues = self._shared.queues
+        if queues != self._weights:
+            self._turns.set_weights(queues)
+            self._weights = queues
+        if not self.session.is_open:
+            self.session.open([*queues])
+
+    def _take(
+        self, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]], *, room: int, is_marked: bool, may_rest: bool
+    ) -> Taken:
+        """Make the trip itself, by the process's connection."""
+        taker = Taker(
+            worker=self.worker,
+            process=self.session.process,
+            queues=[*self._weights],
+            tasks=self.tasks,
+            delay=self.session.delay,
+            paced_delay=claim.slack(),
+            turns=self._turns,
+            notes=self._notes,
+        )
+        began = monotonic()
+        with self.session.used():
+            taken = direct.step(
+                taker,
+                [ended for _, ended in ends],
+                room=room,
+                is_marked=is_marked,
+                may_rest=may_rest,
+                begin=lambda taken: self._begin(taken, waiters, ends, taker),
+                report=waiters[0].reports.append,
+            )
+        self.took_s = min(monotonic() - began, _LONGEST_TRIP_S)
+        return taken
 
     def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]], taker: Taker) -> None:
         """Give what has started to the loops that wait, each as much as it has room for, and note it."""

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from asyncio import CancelledError
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -227,6 +228,16 @@ def return_its_process(self: Task) -> int:
 
 
 @app.task(bind=True)
+def return_whether_its_events_are_written(self: Task) -> bool:
+    """Return whether the loop that runs it writes the events of its calls for the main process."""
+    from dispatcher.worker.shared import Shared  # noqa: PLC0415 -- Django's apps are ready here
+
+    note("run", self)
+    assert Shared.current is not None
+    return Shared.current.sends_events
+
+
+@app.task(bind=True)
 def outlive_its_main_process(self: Task, seconds: float) -> None:
     """Kill the worker's main process, where the system does not end this one with it, and go on for so long."""
     note("run", self)
@@ -267,6 +278,17 @@ def leave_its_connection(self: Task, how: str) -> None:
         case "read-only":
             with connection.cursor() as cursor:
                 cursor.execute("SET default_transaction_read_only = on")
+
+
+@app.task(bind=True)
+def end_oddly(self: Task, how: str) -> None:
+    """Raise what is no Exception."""
+    note("run", self)
+    if how == "timeout":
+        from gevent import Timeout  # noqa: PLC0415 -- only pools of greenlets have it
+
+        raise Timeout(1)
+    raise CancelledError if how == "cancelled" else GeneratorExit
 
 
 @app.task(bind=True)

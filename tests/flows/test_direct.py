@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -413,13 +414,10 @@ def test_an_end_that_the_database_refuses_fails_its_attempt_and_stops_no_other_c
     assert ended(send(sample_tasks.echo, "next", keys=[])).state == State.COMPLETED
 
 
-@pytest.mark.smoke
-def test_monitors_see_what_loops_run(processes: Processes) -> None:
+@contextmanager
+def monitored(processes: Processes, *options: str) -> Iterator[tuple[Worker, Callable[[CallQueue], list[str]]]]:
+    """Watch the events of a worker; give a function that returns the kinds of those of a call."""
     seen: list[tuple[str, str]] = []
-
-    def types_of(call: CallQueue) -> list[str]:
-        return [kind for kind, uuid in seen if uuid == str(call.id)]
-
     with sample_tasks.app.connection_for_read() as connected:
         monitor = sample_tasks.app.events.Receiver(
             connected, handlers={"*": lambda event: seen.append((event["type"], event.get("uuid", "")))}
@@ -427,15 +425,45 @@ def test_monitors_see_what_loops_run(processes: Processes) -> None:
         thread = Thread(target=monitor.capture, kwargs={"wakeup": False})
         thread.start()
         try:
-            start(processes, "-E", env={"FLOWS_FALLBACK": "1"})
+            worker = start(processes, *options, env={"FLOWS_FALLBACK": "1"})
             eventually(lambda: seen)
-            good, bad = send(sample_tasks.echo, "hello"), send(sample_tasks.fail, 99, retry={"max_attempts": 1})
-            eventually(lambda: len(types_of(good)) == len(types_of(bad)) == 3)
+            yield worker, lambda call: [kind for kind, uuid in seen if uuid == str(call.id)]
         finally:
             monitor.should_stop = True
             thread.join()
-    assert types_of(good) == ["task-received", "task-started", "task-succeeded"]
-    assert types_of(bad) == ["task-received", "task-started", "task-failed"]
+
+
+@pytest.mark.smoke
+def test_monitors_see_what_loops_run(processes: Processes) -> None:
+    with monitored(processes, "-E") as (worker, kinds_of):
+        once = {"retry": {"max_attempts": 1}}
+        ends = {
+            send(sample_tasks.echo, "hello"): "succeeded",
+            send(sample_tasks.fail, 99, **once): "failed",
+            send(sample_tasks.die, 99, **once): "failed",
+            send(sample_tasks.outstay, 99, **once): "failed",
+        }
+        for call, end in ends.items():
+            eventually(lambda call=call: len(kinds_of(call)) == 3)
+            assert kinds_of(call) == ["task-received", "task-started", f"task-{end}"]
+        ended_by_hand = running(send(sample_tasks.nap, 60, **once))
+        sample_tasks.app.control.revoke(str(ended_by_hand.id), terminate=True, destination=[worker.name])
+        eventually(lambda: kinds_of(ended_by_hand) == ["task-received", "task-started", "task-revoked"])
+
+
+def test_loops_write_events_only_while_a_monitor_wants_them(processes: Processes) -> None:
+    def are_written() -> bool:
+        return bool(ended(send(sample_tasks.return_whether_its_events_are_written)).result)
+
+    control = sample_tasks.app.control
+    with monitored(processes) as (worker, kinds_of):
+        assert not are_written()
+        control.enable_events([worker.name], reply=True, timeout=5)
+        eventually(are_written)
+        call = send(sample_tasks.echo, "hello")
+        eventually(lambda: kinds_of(call) == ["task-received", "task-started", "task-succeeded"])
+        control.disable_events([worker.name], reply=True, timeout=5)
+        eventually(lambda: not are_written())
 
 
 def test_a_worker_whose_transport_is_its_memory_swallows_no_call_of_the_broker(processes: Processes) -> None:

@@ -152,6 +152,12 @@ def test_a_greenlet_that_outstays_its_time_limit_is_ended(processes: Processes) 
     assert all_at_once([behind])
 
 
+@pytest.mark.parametrize("pool", ["threads", "gevent"])
+def test_a_pool_of_more_than_a_thousand_runs_calls(processes: Processes, pool: str) -> None:
+    start(processes, "-P", pool, "-c", "1100", env=ALONE)
+    assert all_at_once(send_many(sample_tasks.echo, 4, "hello"))
+
+
 # Celery itself takes 2 s a message of Redis with one greenlet.
 @pytest.mark.parametrize(
     ("pool", "count"),
@@ -238,6 +244,20 @@ def test_what_a_task_leaves_of_its_connection_harms_no_other_call(processes: Pro
     for how in ("in a broken transaction", "without autocommit", "without tables", "read-only", "closed"):
         assert ended(send(sample_tasks.leave_its_connection, how, keys=[])).state in TERMINAL
         assert all_at_once([send(sample_tasks.echo, "next", keys=[])])
+
+
+@pytest.mark.parametrize(
+    ("pool", "how"),
+    [(pool, how) for pool in ("prefork", "threads", "gevent", "solo") for how in ("cancelled", "exit")]
+    + [("gevent", "timeout")],
+)
+def test_a_task_that_raises_no_exception_ends_its_attempt_at_once(processes: Processes, pool: str, how: str) -> None:
+    worker = start(processes, "-P", pool, "-c", "1", env={"FLOWS_HEARTBEAT": "30", **FALLBACK})
+    idle(worker, 1)
+    odd, behind = send(sample_tasks.end_oddly, how, retry={"max_attempts": 1}), send(sample_tasks.echo, "next")
+    # Its lease takes 150 s.
+    assert ended(odd).state == State.DISCARDED
+    assert all_at_once([behind])
 
 
 def test_a_running_call_is_lost_alone_when_its_process_is_killed(processes: Processes) -> None:

@@ -1,6 +1,7 @@
 """The trips of a worker's processes: what they leave when nothing starts, and who gets what they start."""
 
 import os
+import time
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -20,7 +21,7 @@ from dispatcher.states import State
 from dispatcher.worker.call import End
 from tests.builders import HERE, committed, key, seen, states
 from tests.faults import locked
-from tests.races.lockstep import eventually
+from tests.races.lockstep import eventually, gated
 from tests.steps.feeding import send
 from tests.steps.loops import Process, process
 
@@ -167,6 +168,19 @@ def test_an_end_whose_call_a_user_has_locked_is_recorded_later_and_the_process_g
             assert states(calls[:1]) == [State.ACTIVE]
         eventually(lambda: states(calls) == [State.COMPLETED] * 3)
     assert seen(calls[0]).result == "first"
+
+
+def test_a_trip_that_the_server_kept_for_long_keeps_no_end_for_as_long() -> None:
+    first = CallQueue.objects.send("noop", queue="mail")
+    with process(room=16) as worker:
+        assert worker.begun() == first.id
+        with gated("dispatcher_slot"):
+            second = CallQueue.objects.send("noop", queue="mail")
+            worker.end()
+            time.sleep(1.5)  # So long takes the trip, whatever else the machine does.
+        assert worker.begun() == second.id
+        worker.end()
+        eventually(lambda: seen(second).state == State.COMPLETED, within=1.5)
 
 
 AGAIN = ending.failed(ValueError("again"), attempt=1, policy=None, wait=timedelta(hours=1))

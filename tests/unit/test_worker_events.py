@@ -1,0 +1,43 @@
+"""Whether loops write events of their calls: as Celery's dispatcher of events would send those of tasks."""
+
+from collections.abc import Callable
+
+import pytest
+from celery import Celery
+from celery.events import EventDispatcher
+
+from dispatcher.worker.events import are_wanted
+
+
+@pytest.fixture
+def dispatcher() -> Callable[..., EventDispatcher]:
+    app = Celery("events", broker="memory://", set_as_current=False)
+    return lambda **options: app.events.Dispatcher(app.connection_for_write(), **options)
+
+
+def test_a_worker_without_a_dispatcher_of_events_wants_none() -> None:
+    assert not are_wanted(None)
+
+
+@pytest.mark.parametrize("groups", [None, ["worker"], ["worker", "task"]])
+def test_a_dispatcher_of_events_that_is_disabled_wants_none(
+    dispatcher: Callable[..., EventDispatcher], groups: list[str] | None
+) -> None:
+    assert not are_wanted(dispatcher(enabled=False, groups=groups))
+
+
+def test_a_dispatcher_of_events_without_groups_wants_those_of_tasks(
+    dispatcher: Callable[..., EventDispatcher],
+) -> None:
+    assert are_wanted(dispatcher(enabled=True))
+
+
+def test_one_of_the_workers_own_events_wants_those_of_tasks_while_a_monitor_asks(
+    dispatcher: Callable[..., EventDispatcher],
+) -> None:
+    made = dispatcher(enabled=True, groups=["worker"])
+    assert not are_wanted(made)
+    made.groups.add("task")
+    assert are_wanted(made)
+    made.groups.discard("task")
+    assert not are_wanted(made)
