@@ -227,6 +227,13 @@ def return_its_process(self: Task) -> int:
 
 
 @app.task(bind=True)
+def return_its_priority(self: Task) -> int:
+    """Return the priority of its message."""
+    priority: int = self.request.delivery_info["priority"]
+    return priority
+
+
+@app.task(bind=True)
 def outlive_its_main_process(self: Task, seconds: float) -> None:
     """Kill the worker's main process, where the system does not end this one with it, and go on for so long."""
     note("run", self)
