@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from dispatcher import engine, sql
 from dispatcher.ending import Reported
-from dispatcher.engine import workers
+from dispatcher.engine import ends, workers
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Process, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
@@ -59,6 +59,16 @@ def test_a_fetch_whose_trip_waited_for_a_lock_too_long_makes_another(monkeypatch
     with holding(LOCKED) as held:
         monkeypatch.setattr(pull, "sleep", lambda _: held.rollback())
         assert [each.id for each in fetch()] == [call.id]
+
+
+def test_a_report_whose_trip_waited_for_a_lock_too_long_is_recorded_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    send(keys=["api"])
+    (call,) = fetch()
+    with holding(LOCKED) as held:
+        monkeypatch.setattr(ends, "sleep", lambda _: held.rollback())
+        worker_reports.ack(call.id, result=None, ticket=call.ticket)
+    assert seen(call).state == State.COMPLETED
 
 
 def test_what_a_fetch_has_started_is_answered_though_its_next_trip_fails(monkeypatch: pytest.MonkeyPatch) -> None:
