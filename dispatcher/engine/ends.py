@@ -26,17 +26,21 @@ def record(ends: Sequence[Ended], *, queue: str | None = None, patience: timedel
     """Record how attempts ended, each if its ticket and claim still hold the call; return the calls whose ends were.
 
     queue: whose calls a process is free for now: more of them go. What has room is published after the commit.
-    patience: for how long to bring an end again whose call another transaction has locked; None is for ever. Raises
-    OperationalError after that, as where a statement waits for a lock for too long.
+    patience: for how long to bring an end again whose call, or what else it needs, another transaction has locked; None
+    is for ever, for calls alone. Raises OperationalError after that, as where a statement waits for a lock too long.
     """
     until = None if patience is None else monotonic() + patience.total_seconds()
     taker = Taker(queues=[] if queue is None else [queue], becomes=State.DISPATCHED)
     recorded, left, pause = set[UUID](), list(ends), _FIRST_PAUSE_S
     while left:
-        taken = take.take(taker, left, room=dispenser.PUBLISH, publish=dispenser.PUBLISH)
-        recorded.update(taken.ended)
-        sql.after_commit(partial(dispenser.serve, taken, comes_again=False))
-        left = [each for each in left if each.call_id in set(taken.locked)]
+        try:
+            taken = take.take(taker, left, room=dispenser.PUBLISH, publish=dispenser.PUBLISH)
+            recorded.update(taken.ended)
+            sql.after_commit(partial(dispenser.serve, taken, comes_again=False))
+            left = [each for each in left if each.call_id in set(taken.locked)]
+        except OperationalError as fault:
+            if not sql.is_locked(fault) or until is None or sql.in_transaction():
+                raise
         if left:
             if until is not None and monotonic() + pause > until:
                 message = f"another transaction keeps calls locked: {', '.join(str(each.call_id) for each in left)}"

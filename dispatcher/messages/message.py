@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _OF_THE_TASK: Final = frozenset(signature_of(AMQP.as_task_v2).parameters)
 """The options of a message that are headers of Celery's; the others are the broker's."""
 
+_DEFAULT_PRIORITY: Final = 0
+"""That of kombu for a message without one."""
+
 _templates: WeakKeyDictionary[Any, dict[str, tuple[dict[str, Any], dict[str, Any], Any]]] = WeakKeyDictionary()
 """Headers, properties and callbacks of a message as Celery makes them, by the app's `amqp` and the task."""
 
@@ -77,12 +80,12 @@ def send(app: Celery, producer: Any, call: Publishable) -> None:
 def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
     if call.options:
-        made = _celerys(app, call, options_of(app, call)[0], has_event=False)
-        return {**made.headers, **headers_of(call)}, made.properties, made.body
+        headers, properties, body = _made(app, call)
+        return {**headers, **headers_of(call)}, properties, body
     templates = _templates.setdefault(app.amqp, {})
     if (template := templates.get(call.task)) is None:
-        made = _celerys(app, call, options_of(app, call)[0], has_event=False)
-        template = templates[call.task] = made.headers, made.properties, made.body[2]
+        headers, properties, body = _made(app, call)
+        template = templates[call.task] = headers, properties, body[2]
     headers, properties, callbacks = template
     given = arguments(call)
     args, kwargs, task_id, retries = given["args"] or (), given["kwargs"] or {}, given["task_id"], given["retries"]
@@ -93,6 +96,13 @@ def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any
     own = {"id": task_id, "root_id": task_id, "retries": retries, **shown}
     named = {**headers, **own, **headers_of(call)}
     return named, {**properties, "correlation_id": task_id}, (args, kwargs, callbacks)
+
+
+def _made(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:
+    """Return the headers, properties and body of a call's message, with the priority that a broker would give back."""
+    of_task, of_broker = options_of(app, call)
+    made = _celerys(app, call, of_task, has_event=False)
+    return made.headers, {**made.properties, "priority": of_broker.get("priority", _DEFAULT_PRIORITY)}, made.body
 
 
 def _celerys(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_event: bool) -> Any:

@@ -113,8 +113,17 @@ def _take(taker: Taker, count: int, before: Sequence[Start] = ()) -> _Tried:
     before: those that have started.
     """
     tried = _Tried(starts=[*before])
-    for _ in range(_TRIPS):
-        taken, room = _trip(taker, count - len(tried.starts), tried.starts)
+    for left in reversed(range(_TRIPS)):
+        try:
+            taken, room = _trip(taker, count - len(tried.starts), tried.starts)
+        except sql.DATABASE_ERRORS as fault:
+            # What has started is answered: nobody else would run it before its lease ends.
+            if tried.starts and sql.is_unavailable(fault):
+                break
+            if not sql.is_locked(fault) or not left:
+                raise
+            sleep(_SOON.total_seconds())
+            continue
         dispenser.serve(taken)
         again = None if taken.again_at is None else taken.again_at - taken.at
         tried = _Tried(

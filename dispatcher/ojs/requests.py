@@ -6,7 +6,7 @@ but refused where jobs are selected or limits are set: there a typo would do mor
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from dispatcher.limits.policy import LARGEST
 from dispatcher.limits.turns import MOST_WEIGHT
@@ -87,6 +87,17 @@ class UniqueIn(StrictBody):
             message = "names fields of the job and of its arguments; give keys and args_keys instead."
             raise ValueError(message)
         return key
+
+    @field_validator("keys", "args_keys")
+    @classmethod
+    def _is_what_key_names(cls, names: list[str] | None, given: ValidationInfo) -> list[str] | None:
+        """Refuse other fields than `key` names."""
+        if names and (key := given.data.get("key")):
+            is_of_job = UNIQUE_FIELDS.issuperset(key)
+            if is_of_job == (given.field_name == "keys") and set(key) != set(names):
+                message = "names other fields than key; give one of them."
+                raise ValueError(message)
+        return names
 
 
 class OptionsIn(Body):

@@ -9,6 +9,7 @@ from django.urls import include, path, resolve
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
+from dispatcher.engine.attempt import retry_while_unavailable
 from dispatcher.ojs import pull_workers, fetch
 from dispatcher.ojs.jobs import job_of
 from dispatcher.models import CallQueue
@@ -25,10 +26,16 @@ HEARTBEAT = "ojs/v1/workers/heartbeat"
 def reset(request: HttpRequest) -> HttpResponse:
     """Wipe jobs, queues, limits, workers and crons: cases share names."""
     del request
+    # A tick locks tables in another order: the server may end one of the two.
+    retry_while_unavailable(wipe)
+    return HttpResponse(status=204)
+
+
+def wipe() -> None:
+    """Empty the tables."""
     with connection.cursor() as cursor:
         names = ", ".join(f"dispatcher_{table}" for table in TABLES)
         cursor.execute(f"TRUNCATE {names} CASCADE")
-    return HttpResponse(status=204)
 
 
 @csrf_exempt

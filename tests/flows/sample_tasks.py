@@ -237,6 +237,12 @@ def return_whether_its_events_are_written(self: Task) -> bool:
     return Shared.current.sends_events
 
 
+def return_its_priority(self: Task) -> int:
+    """Return the priority of its message."""
+    priority: int = self.request.delivery_info["priority"]
+    return priority
+
+
 @app.task(bind=True)
 def outlive_its_main_process(self: Task, seconds: float) -> None:
     """Kill the worker's main process, where the system does not end this one with it, and go on for so long."""

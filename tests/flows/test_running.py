@@ -42,6 +42,12 @@ def test_a_call_that_is_sent_is_run_and_completed(worker: Processes) -> None:
     assert worker.noted(call.id) == 1
 
 
+def test_a_task_sees_the_priority_of_its_message_as_of_one_that_celery_sent(worker: Processes) -> None:
+    task = sample_tasks.return_its_priority
+    calls = [send(task), send(task, priority=9), send(task.s().set(priority=5))]
+    assert [ended(call).result for call in calls] == [0, 0, 5]
+
+
 @pytest.mark.needs_pooler
 @pytest.mark.parametrize("_one_at_a_time", ["direct"], indirect=True)
 def test_an_idle_worker_without_notifications_finds_calls_by_polling(worker: Processes) -> None:

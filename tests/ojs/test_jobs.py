@@ -95,6 +95,8 @@ def test_other_versions_and_media_types_are_refused(api: Api) -> None:
         ({"options": {"unique": {"fields": ["to"]}}}, "options.unique.fields"),
         ({"options": {"unique": {"key": ["to"]}}}, "options.unique.key"),
         ({"options": {"unique": {"key": ["to", "type"]}}}, "options.unique.key"),
+        ({"options": {"unique": {"key": ["args"], "keys": ["type"]}}}, "options.unique.keys"),
+        ({"args": [{"a": 1, "b": 1}], "unique": {"key": ["a"], "args_keys": ["b"]}}, "unique.args_keys"),
         ({"options": {"retry": {"attempts": 3}}}, "options.retry.attempts"),
         ({"retry": {"attempts": 3}}, "retry.attempts"),
     ],

@@ -206,7 +206,8 @@ def test_a_worker_with_a_task_that_cannot_be_fenced_does_not_start() -> None:
 
 
 def test_a_worker_gets_its_steps_whatever_the_base_class_of_its_app() -> None:
-    plain = Celery("plain", set_as_current=False)
+    # What Celery connects for a Django project would close the connections of this process after each task from now on.
+    plain = Celery("plain", set_as_current=False, fixups=[])
     signals.worker_init.send(sender=type("Worker", (), {"app": plain, "pool_cls": "prefork"}))
     assert plain.steps["worker"] >= {fence.Fence, KeptConnections, Presence}
 

@@ -1,9 +1,12 @@
 """The schedule of the chaos trial follows from its seed, and leaves each target time to come back."""
 
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
 
+from project.processes import ROOT
 from trials.chaos.faults import Faults
 from trials.chaos.plan import KINDS, Needs, plan
 
@@ -19,6 +22,11 @@ def test_the_same_seed_gives_the_same_schedule_and_another_one_another(seed: int
 def test_every_kind_strikes_before_one_strikes_twice() -> None:
     kinds = [fault.kind for fault in plan(1, 1800, can_stop=ALL)]
     assert set(kinds[: len(KINDS)]) == set(KINDS)
+
+
+def test_the_help_lists_every_kind() -> None:
+    words = subprocess.check_output([sys.executable, "-m", "trials.chaos", "--help"], text=True, cwd=ROOT)
+    assert set(KINDS) <= set(words.replace(",", " ").split())
 
 
 def test_servers_of_others_are_never_stopped() -> None:

@@ -36,7 +36,7 @@ def celerys(app: Celery, call: Admitted) -> tuple[Any, Any, Any]:
     return message.headers, message.properties, message.body
 
 
-@pytest.mark.parametrize("options", [None, {"shadow": "plus"}], ids=["template", "options"])
+@pytest.mark.parametrize("options", [None, {"shadow": "plus", "priority": 5}], ids=["template", "options"])
 def test_each_call_has_its_own_parts_and_nothing_of_the_one_before(app: Celery, options: Any) -> None:
     first = admitted(1, args=[1, "a"], headers={"tenant": "acme"}, options=options)
     parts(app, first)
@@ -45,5 +45,5 @@ def test_each_call_has_its_own_parts_and_nothing_of_the_one_before(app: Celery, 
     expected, expected_properties, expected_body = celerys(app, second)
     own = {"dispatcher_ticket": str(second.ticket), "dispatcher_call": str(second.id), "trace": "t"}
     assert headers == {**expected, **own, **({"shadow": "plus"} if options else {})}
-    assert properties == expected_properties
+    assert properties == {**expected_properties, "priority": (options or {}).get("priority", 0)}
     assert tuple(body) == tuple(expected_body)

@@ -37,7 +37,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=SEED, help="of the schedule of faults (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for which faults strike (default %(default)s)")
     parser.add_argument("--keep", action="store_true", help="leave the database of the run, if it is not embedded")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="kind", help="only these")
+    kinds = f"only these: {', '.join(KINDS)}"
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="kind", help=kinds)
     parser.add_argument(
         "--delivery",
         choices=("direct", "broker"),

@@ -1,5 +1,6 @@
 """Pull: calls that workers fetch over HTTP: who gets them, under which lease, and whose reports count."""
 
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ from django.db.models.functions import Now
 
 from dispatcher import engine, sql
 from dispatcher.ending import Reported
-from dispatcher.engine import workers
+from dispatcher.engine import ends, workers
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Process, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
@@ -24,6 +25,7 @@ from dispatcher.ojs.worker_reports import Progress, RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, seen
+from tests.races.lockstep import holding
 
 pytestmark = [committed, pytest.mark.pooler]
 
@@ -46,6 +48,35 @@ def fetch(*queues: str, **fields: Any) -> list[CallQueue]:
 
 
 # What a fetch gives
+
+
+LOCKED = "LOCK TABLE dispatcher_slot IN SHARE MODE"
+
+
+def test_a_fetch_whose_trip_waited_for_a_lock_too_long_makes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    (call,) = send(keys=["api"])
+    with holding(LOCKED) as held:
+        monkeypatch.setattr(pull, "sleep", lambda _: held.rollback())
+        assert [each.id for each in fetch()] == [call.id]
+
+
+def test_a_report_whose_trip_waited_for_a_lock_too_long_is_recorded_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    send(keys=["api"])
+    (call,) = fetch()
+    with holding(LOCKED) as held:
+        monkeypatch.setattr(ends, "sleep", lambda _: held.rollback())
+        worker_reports.ack(call.id, result=None, ticket=call.ticket)
+    assert seen(call).state == State.COMPLETED
+
+
+def test_what_a_fetch_has_started_is_answered_though_its_next_trip_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("api", concurrency=2)
+    first, _ = send(2, keys=["api"])
+    with ExitStack() as locks:
+        monkeypatch.setattr(pull.dispenser, "serve", lambda _: locks.enter_context(holding(LOCKED)))
+        assert [each.id for each in fetch(count=2, wait=timedelta(seconds=5))] == [first.id]
 
 
 def test_a_call_of_a_pulled_queue_is_never_given_to_celery() -> None:
