@@ -50,13 +50,14 @@ def dispense(
         fruitless = 0 if taken.dispatched or taken.fates else fruitless + 1
         # What another transaction has locked is looked at again: who has it may have missed the note about it.
         wait_s = None if taken.again_at is None else max(0.0, (taken.again_at - taken.at).total_seconds())
-        is_over = not taken.publish and (wait_s is None or (wait_s > 0 and waits == _WAITS))
+        # Trips name those of the broker.
+        found = [*(ready_queues() if is_eager() else taken.publish)]
+        is_over = not found and (wait_s is None or (wait_s > 0 and waits == _WAITS))
         if is_over or fruitless == _FRUITLESS:
             break
-        if wait_s and not taken.publish:
+        if wait_s and not found:
             waits += 1
             sleep(wait_s)
-        found = [*taken.publish]
     return dispatched
 
 

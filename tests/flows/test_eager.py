@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from pytest_django import Settings
 
 from dispatcher import api, engine
 from dispatcher.models import CallQueue, RateLimitKey
@@ -18,8 +19,11 @@ from tests.races.lockstep import concurrent, eventually
 pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
 
 
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=["direct", "broker"])
+def _eager(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Settings, sending: None
+) -> Iterator[None]:
+    settings.DISPATCHER |= {"delivery": {"*": request.param}}
     monkeypatch.setenv("FLOWS_NOTES", str(tmp_path / "notes"))
     sample_tasks.app.conf.task_always_eager = True
     yield
