@@ -40,6 +40,9 @@ _GATHER_S: Final = 0.003
 """In a stream of short runs: how long it waits for more calls and ends before it looks again, while no key is full."""
 _GATHER_TRIPS: Final = 2
 """In such a stream: how much longer than the latest trip it waits, at the least."""
+_LONGEST_TRIP_S: Final = 0.1
+"""What a trip takes at the most by itself: the rest of its time was a lock's or an outage's, and says nothing of the
+next one."""
 _GATHERS: Final = 3
 """How often it does so in vain before the process is idle."""
 _PAUSE_S: Final = 0.1
@@ -83,7 +86,7 @@ class Trips:
         self.takes_ahead = self._is_full = False
         """Whether the latest trip left calls that could start; and some that wait for the room of a key."""
         self.took_s = 0.0
-        """How long the latest trip took."""
+        """How long the latest trip took, without what held it up."""
         self._pause_s = _PAUSE_S
 
     def next(self, waiter: Waiter) -> bool:
@@ -233,7 +236,7 @@ class Trips:
                 return
             self.ends.take_again(ends)
             raise
-        self.took_s = monotonic() - began
+        self.took_s = min(monotonic() - began, _LONGEST_TRIP_S)
         # See `take`: who has parked a lane, and finds another one, comes again first.
         session.is_marked = may_rest and not taken.starts and (is_marked or not taken.has_more)
         self._is_full, self.takes_ahead = taken.is_full, taken.has_more and not taken.is_full

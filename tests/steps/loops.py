@@ -19,10 +19,10 @@ from tests.races.lockstep import DEADLINE
 
 
 class Process:
-    """One of the worker `HERE`, that knows the task `noop`, with so many loops."""
+    """One of the worker `HERE`, that knows the task `noop`, with so many loops, each with room for so many calls."""
 
-    def __init__(self, queues: Sequence[str], loops: int, *, is_quick: bool) -> None:
-        self.is_quick = is_quick
+    def __init__(self, queues: Sequence[str], loops: int, *, room: int, is_quick: bool) -> None:
+        self.is_quick, self.room = is_quick, room
         self.shared = Shared()
         self.shared.write_queues(dict.fromkeys(queues, 1))
         self.trips = Trips(HERE.id, ["noop"], self.shared)
@@ -52,7 +52,7 @@ class Process:
         try:
             goes_on = True
             while goes_on:
-                waiter = Waiter(place=place, room=1)
+                waiter = Waiter(place=place, room=self.room)
                 goes_on = self.trips.next(waiter)
                 for each in waiter.reports:
                     each()
@@ -89,9 +89,9 @@ class Process:
 
 
 @contextmanager
-def process(*queues: str, loops: int = 1, is_quick: bool = False) -> Iterator[Process]:
+def process(*queues: str, loops: int = 1, room: int = 1, is_quick: bool = False) -> Iterator[Process]:
     """Give a process whose loops run, of these queues. is_quick: calls end at once."""
-    made = Process(queues or ["mail"], loops, is_quick=is_quick)
+    made = Process(queues or ["mail"], loops, room=room, is_quick=is_quick)
     made.start()
     try:
         yield made
