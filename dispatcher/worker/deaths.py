@@ -34,13 +34,15 @@ class Deaths:
     def __init__(self, shared: Shared, options: Options, places: Callable[[], Iterable[int]]) -> None:
         """Deal with nothing yet."""
         self._shared, self._options, self._places = shared, options, places
-        self._unsettled: dict[UUID, set[UUID]] = {}
-        """The tickets of each dead process until they are dealt with: nothing else may give their calls back."""
+        self._unsettled: set[UUID] = set()
+        """The tickets of dead processes, and of ends that loops have left, until they are dealt with: nothing else may
+        give their calls back."""
 
     def record(self, seat: Seat, unrecorded: list[Ended]) -> None:
-        """Record the ends that a loop has left which it could not."""
+        """Record the ends that a loop has left which it could not; its place may be used again after that."""
         if unrecorded:
-            heartbeat.in_background(f"record what process {seat.pid} had left", partial(ends.record, unrecorded))
+            self._unsettled.update(each.ticket for each in unrecorded)
+            heartbeat.in_background(f"record what process {seat.pid} had left", partial(self._record, unrecorded))
 
     def give_back_lost(self) -> None:
         """Give back what trips have started that no loop has: their answers were lost."""
@@ -49,7 +51,7 @@ class Deaths:
     def settle(self, app: Celery, seat: Seat, place: Place, process: UUID) -> None:
         """Have what a dead process had recorded, or given back; its place may be used again after that."""
         running, held, unrecorded = place.running, place.held, place.ends
-        self._unsettled[process] = {each[1] for each in held} | {each.ticket for each in unrecorded}
+        self._unsettled.update(_tickets(held, unrecorded))
         error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
         if running is not None:
             if seat.reason is not None and running.ticket == seat.reason[0]:
@@ -60,6 +62,10 @@ class Deaths:
         heartbeat.in_background(
             f"record what process {seat.pid} had", partial(self._settle, process, running, held, unrecorded, error)
         )
+
+    def _record(self, unrecorded: list[Ended]) -> None:
+        ends.record(unrecorded)
+        self._unsettled.difference_update(each.ticket for each in unrecorded)
 
     def _settle(
         self,
@@ -81,7 +87,7 @@ class Deaths:
         over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())
         direct.give_back([each for each in held if each[1] not in over])
         wake.delete([process])
-        self._unsettled.pop(process, None)
+        self._unsettled.difference_update(_tickets(held, unrecorded))
         self._give_back_lost()
 
     def _give_back_lost(self) -> None:
@@ -91,12 +97,16 @@ class Deaths:
         if known is None:
             self.give_back_lost()
             return
-        # After those that loops have: a process that dies meanwhile is among these by now.
-        known = known.union(*self._unsettled.copy().values())
+        # After those that loops have: a process that dies or leaves meanwhile is among these by now.
+        known |= self._unsettled.copy()
         lost = [each for each in started if each[1] not in known]
         if lost:
             logger.warning("worker %s gives %d calls back: no process has them", self._options.hostname, len(lost))
             direct.give_back(lost)
+
+
+def _tickets(held: Iterable[tuple[UUID, UUID]], unrecorded: Iterable[Ended]) -> set[UUID]:
+    return {ticket for _, ticket in held} | {each.ticket for each in unrecorded}
 
 
 def _fail_result(app: Celery, running: Running, error: BaseException) -> None:
