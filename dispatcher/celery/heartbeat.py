@@ -149,7 +149,8 @@ class Presence(bootsteps.StartStopStep):
             host=socket.gethostname(),
             pid=getpid(),
             pool=worker.pool_cls.__module__.rsplit(".", 1)[-1],
-            processes=worker.pool.num_processes or worker.concurrency,
+            # Celery has none once a cold shutdown has stopped the pool.
+            processes=getattr(worker.pool, "num_processes", None) or worker.concurrency,
             queues=list(worker.app.amqp.queues.consume_from),
             tasks=sorted(worker.app.tasks),
         )

@@ -39,7 +39,7 @@ from dispatcher.sql.errors import is_locked as is_locked
 from dispatcher.sql.errors import is_refused as is_refused
 from dispatcher.sql.errors import is_unavailable as is_unavailable
 from dispatcher.sql.errors import sqlstate as sqlstate
-from dispatcher.sql.faults import report
+from dispatcher.sql.faults import in_words, report
 from dispatcher.sql.rows import interval as interval
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
@@ -92,7 +92,13 @@ def after_commit(work: Callable[[], object]) -> None:
             if eager_propagates():
                 raise
             if not report(error):
-                logger.exception("work after the commit failed; the next tick does what is left of it")
+                words = in_words(error)
+                logger.log(
+                    logging.ERROR if words is None else logging.WARNING,
+                    "work after the commit failed; the next tick does what is left of it: %s",
+                    words or error,
+                    exc_info=words is None,
+                )
 
     if connection().in_atomic_block or not in_transaction():
         transaction.on_commit(do, using=conf().database)

@@ -34,13 +34,15 @@ class Deaths:
     def __init__(self, shared: Shared, options: Options, places: Callable[[], Iterable[int]]) -> None:
         """Deal with nothing yet."""
         self._shared, self._options, self._places = shared, options, places
-        self._unsettled: dict[UUID, set[UUID]] = {}
-        """The tickets of each dead process until they are dealt with: nothing else may give their calls back."""
+        self._unsettled: set[UUID] = set()
+        """The tickets of dead processes, and of ends that loops have left, until they are dealt with: nothing else may
+        give their calls back."""
 
     def record(self, seat: Seat, unrecorded: list[Ended]) -> None:
-        """Record the ends that a loop has left which it could not."""
+        """Record the ends that a loop has left which it could not; its place may be used again after that."""
         if unrecorded:
-            heartbeat.in_background(f"record what process {seat.pid} had left", partial(ends.record, unrecorded))
+            self._unsettled.update(each.ticket for each in unrecorded)
+            heartbeat.in_background(f"record what process {seat.pid} had left", partial(self._record, unrecorded))
 
     def give_back_lost(self) -> None:
         """Give back what trips have started that no loop has: their answers were lost."""
@@ -49,19 +51,19 @@ class Deaths:
     def settle(self, app: Celery, seat: Seat, place: Place, process: UUID) -> None:
         """Have what a dead process had recorded, or given back; its place may be used again after that."""
         running, held, unrecorded = place.running, place.held, place.ends
-        self._unsettled[process] = {each[1] for each in held} | {each.ticket for each in unrecorded}
+        self._unsettled.update(_tickets(held, unrecorded))
         error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
         if running is not None:
             if seat.reason is not None and running.ticket == seat.reason[0]:
                 error = seat.reason[1]
             logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
-            self._tell(app, running, error)
+            self._report(app, running, error)
         heartbeat.in_background(
             f"record what process {seat.pid} had", partial(self._settle, process, running, held, unrecorded, error)
         )
 
-    def _tell(self, app: Celery, running: Running, error: BaseException) -> None:
-        """Tell monitors, and who waits for the result, what the process itself could not."""
+    def _report(self, app: Celery, running: Running, error: BaseException) -> None:
+        """Report to monitors, and to who waits for the result, what the process itself could not."""
         if (task := app.tasks.get(running.task)) is None:
             return
         if self._shared.sends_events:
@@ -69,6 +71,10 @@ class Deaths:
         if isinstance(error, TimeLimitExceeded) and not task.ignore_result:
             with suppress(Exception):
                 task.backend.mark_as_failure(str(running.call), error)
+
+    def _record(self, unrecorded: list[Ended]) -> None:
+        ends.record(unrecorded)
+        self._unsettled.difference_update(each.ticket for each in unrecorded)
 
     def _settle(
         self,
@@ -90,7 +96,7 @@ class Deaths:
         over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())
         direct.give_back([each for each in held if each[1] not in over])
         wake.delete([process])
-        self._unsettled.pop(process, None)
+        self._unsettled.difference_update(_tickets(held, unrecorded))
         self._give_back_lost()
 
     def _give_back_lost(self) -> None:
@@ -100,12 +106,16 @@ class Deaths:
         if known is None:
             self.give_back_lost()
             return
-        # After those that loops have: a process that dies meanwhile is among these by now.
-        known = known.union(*self._unsettled.copy().values())
+        # After those that loops have: a process that dies or leaves meanwhile is among these by now.
+        known |= self._unsettled.copy()
         lost = [each for each in started if each[1] not in known]
         if lost:
             logger.warning("worker %s gives %d calls back: no process has them", self._options.hostname, len(lost))
             direct.give_back(lost)
+
+
+def _tickets(held: Iterable[tuple[UUID, UUID]], unrecorded: Iterable[Ended]) -> set[UUID]:
+    return {ticket for _, ticket in held} | {each.ticket for each in unrecorded}
 
 
 def _wait_for_session(process: UUID) -> None:

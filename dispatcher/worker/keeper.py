@@ -257,9 +257,8 @@ class Keeper:
 
     def _part(self, seat: Seat) -> None:
         """Forget a loop that has left in order, and record the ends that it could not."""
-        unrecorded = self.shared.place(seat.index).ends
+        self._deaths.record(seat, self.shared.place(seat.index).ends)
         self._forget(seat)
-        self._deaths.record(seat, unrecorded)
 
     def _forget(self, seat: Seat) -> None:
         with self._lock:

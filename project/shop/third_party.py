@@ -12,7 +12,6 @@ from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
 from celery.signals import worker_process_init
-from django.db import connection as database
 
 from dispatcher.errors import RateLimited
 
@@ -54,9 +53,9 @@ def ask(
 def connect(**_: object) -> None:
     """Connect before the first call starts, since one that has to connect would arrive late.
 
-    A deployment has no third parties, unless WITNESS_URL names a server that plays them.
+    Not to the database: Celery closes what a new process has of that. A deployment has no third parties, unless
+    WITNESS_URL names a server that plays them.
     """
-    database.ensure_connection()
     if "WITNESS_URL" in os.environ:
         _connection().connect()
 

@@ -26,6 +26,7 @@ from tests.flows.one_slot import ended, running, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
 from tests.races.lockstep import concurrent, eventually, holding
+from trials.chaos.proxy import Proxy
 
 pytestmark = [
     concurrent,
@@ -384,6 +385,29 @@ def test_a_fresh_worker_without_a_broker_that_loses_an_idle_process_does_all_cal
         took.append(time.monotonic() - began)
         processes.kill_workers()
     assert max(took) < 1.0, f"all calls done after {took} s"
+
+
+def test_an_end_that_a_worker_could_not_record_before_its_loops_left_is_recorded_later(
+    processes: Processes, tmp_path: Path
+) -> None:
+    way = Proxy(processes.stack.env["DATABASE_URL"])
+    try:
+        worker = start(processes, env={"DATABASE_URL": way.url})
+        call = send(sample_tasks.wait_for_a_file, str(tmp_path / "file"))
+        eventually(lambda: processes.noted(call.id))
+        # The answers of its idle process are lost, too, so that it looks for calls that no process has.
+        way.cut()
+        (tmp_path / "file").touch()
+        eventually(lambda: processes.noted(call.id, "end"))
+        child = processes.stack.children.pop("worker")
+        os.kill(child.pid, signal.SIGTERM)
+        eventually(lambda: not psutil.Process(worker.pid).children())
+        way.restore()
+        child.popen.wait(20)
+    finally:
+        way.close()
+    call.refresh_from_db()
+    assert (call.state, call.result, call.attempt) == (State.COMPLETED, "there", 1)
 
 
 @pytest.mark.parametrize("runs_s", [0.0, 4.0], ids=["idle", "busy"])

@@ -15,6 +15,7 @@ from tests.flows.one_slot import ended, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import DISPATCHER
 from tests.races.lockstep import concurrent, eventually, holding
+from trials.chaos.proxy import Proxy
 
 pytestmark = [
     concurrent,
@@ -97,6 +98,20 @@ def test_a_cold_shutdown_leaves_a_call_to_its_thread_until_that_has_ended(proces
     call = ended(send(sample_tasks.outlive_a_cold_shutdown, 2 * LEASE.total_seconds()))
     assert (call.state, call.attempt, call.errors, processes.noted(call.id)) == (State.COMPLETED, 1, [], 1)
     processes.stack.children.pop("worker").popen.wait(20)
+
+
+def test_heartbeats_go_on_while_a_cold_shutdown_waits_for_the_database(processes: Processes) -> None:
+    way = Proxy(processes.stack.env["DATABASE_URL"])
+    try:
+        start(processes, env={"DATABASE_URL": way.url})
+        child = processes.stack.children.pop("worker")
+        way.cut()
+        os.kill(child.pid, signal.SIGQUIT)
+        child.popen.wait(30)
+    finally:
+        way.close()
+    assert "could not send its heartbeat" in child.output()
+    assert "AttributeError" not in child.output()
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"])

@@ -19,7 +19,7 @@ from tests.races.lockstep import DEADLINE
 
 
 class Process:
-    """One of the worker `HERE`, that knows the task `noop`, with so many loops."""
+    """One of the worker `HERE`, that knows the task `noop`, with so many loops, each with room for so many calls."""
 
     def __init__(self, queues: Sequence[str], loops: int, *, room: int, is_quick: bool) -> None:
         self.room, self.is_quick = room, is_quick

@@ -159,6 +159,19 @@ def test_a_hook_that_fails_while_a_soft_time_limit_is_handled_is_a_failure_of_it
         sql.after_commit(stumble)
 
 
+@pytest.mark.parametrize(("failure", "has_traceback"), [(OperationalError, False), (RuntimeError, True)])
+def test_a_hook_that_an_outage_has_failed_is_logged_without_a_traceback(
+    failure: type[Exception], *, has_traceback: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise failure("lost")
+
+    sql.after_commit(fail)
+    (record,) = (each for each in caplog.records if each.name == "dispatcher.sql")
+    assert "lost" in record.getMessage()
+    assert bool(record.exc_info) is has_traceback
+
+
 def test_a_send_whose_publication_can_not_be_noted_returns_the_call(
     broker: Broker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from socket import SHUT_RDWR, socket
+from time import monotonic
 
 import pytest
 from django.db import connection
@@ -66,6 +67,20 @@ def test_loops_of_one_process_that_end_at_once_take_all_calls() -> None:
     with process(loops=6, is_quick=True):
         eventually(lambda: states(calls) == [State.COMPLETED] * 300)
     assert {seen(call).attempt for call in calls} == {1}
+
+
+def test_ends_in_a_stream_do_not_wait_longer_for_others_because_a_lock_has_held_a_trip_up() -> None:
+    with process(room=16) as worker:
+        first = CallQueue.objects.send("noop", queue="mail")
+        assert worker.begun() == first.id
+        with gated("dispatcher_slot"):
+            call = CallQueue.objects.send("noop", queue="mail")
+            worker.end()
+            held_up_until = monotonic() + 2
+            eventually(lambda: monotonic() > held_up_until)
+        assert worker.begun() == call.id
+        worker.end()
+        eventually(lambda: seen(call).state == State.COMPLETED, within=2)
 
 
 def test_a_process_that_leaves_records_its_ends_first_and_deletes_its_mark() -> None:
