@@ -40,7 +40,9 @@ def cast(processes: "Processes", sending: None) -> Iterator[Callable[..., "Proce
         Queue.objects.create(name=f"{QUEUE}-direct", delivery="direct")
         PeriodicTask.objects.filter(task__startswith="dispatcher.").update(queue=DISPENSER_QUEUE)
         for name, (hours, pool) in WORKERS.items():
-            processes.start_worker(name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name},{QUEUE}-direct", env=off(hours) | FALLBACK)
+            processes.start_worker(
+                name, "-P", pool, "-Q", f"{QUEUE},{QUEUE}-{name},{QUEUE}-direct", env=off(hours) | FALLBACK
+            )
         processes.start_dispenser(env=off(dispenser) | FALLBACK)
         processes.start_beat(env=off(beat))
         processes.stack.wait_ready()
