@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf, counting
-from dispatcher.states import Delivery
+from dispatcher.models import CallQueue
+from dispatcher.states import Delivery, State
 
 MANY: Final = 10_000
 """How far calls are counted."""
@@ -64,9 +65,12 @@ def why_waiting(call: UUID, *, now: datetime | None = None) -> Wait | None:
 
 
 def why_in_words(call: UUID) -> str | None:
-    """Return in a sentence why a call waits; None if it does not wait."""
-    wait = why_waiting(call)
-    return None if wait is None else sentence(wait)
+    """Return in a sentence why a call waits, for room or for its time; None if it does not wait."""
+    if (wait := why_waiting(call)) is not None:
+        return sentence(wait)
+    timed = CallQueue.objects.filter(id=call, state__in=[State.SCHEDULED, State.RETRYABLE])
+    at = timed.values_list("scheduled_at", flat=True).first()
+    return None if at is None else f"It waits for its time, {_shown(at.astimezone(UTC))}."
 
 
 def sentence(wait: Wait) -> str:

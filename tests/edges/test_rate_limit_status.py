@@ -3,7 +3,7 @@
 import io
 import json
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -157,6 +157,8 @@ def test_a_call_is_shown_with_why_it_waits() -> None:
     waiting, goes = CallQueue.objects.send("t", keys=["api"]), CallQueue.objects.send("t")
     assert printed("--call", str(waiting.id)).startswith("The key api stops its lane; it is the first of its lane.")
     assert printed("--call", str(goes.id)) == "It does not wait: its state is dispatched.\n"
+    later = CallQueue.objects.send("t", scheduled_at=datetime(2999, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert printed("--call", str(later.id)) == "It waits for its time, 2999-01-02 03:04:05 UTC.\n"
     with pytest.raises(CommandError, match="There is no call"):
         printed("--call", str(uuid4()))
 
