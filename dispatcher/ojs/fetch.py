@@ -117,7 +117,7 @@ def _take(taker: Taker, count: int, before: Sequence[Start] = ()) -> _Tried:
         try:
             taken, room = _trip(taker, count - len(tried.starts), tried.starts)
         except sql.DATABASE_ERRORS as fault:
-            # What has started is answered: nobody else would run it before its lease ends.
+            # What has started is answered: no other worker would run it before its lease ends.
             if tried.starts and sql.is_unavailable(fault):
                 break
             if not sql.is_locked(fault) or not left:
