@@ -257,7 +257,7 @@ def chain(job: dict[str, Any]) -> dict[str, Any]:
     return {"type": "chain", "steps": [job]}
 
 
-def test_who_names_an_unknown_key_is_told_of_no_other(holder: Holder) -> None:
+def test_who_names_an_unknown_key_is_shown_no_other(holder: Holder) -> None:
     RateLimitKey.objects.declare("tenant:acme", concurrency=1)
     job = {"type": "a", "args": [], "options": {"queue": "a", "keys": ["tenant:acm"]}}
     refused = holder("send:a", "key:tenant:acm").post("/jobs", job, status=400)
