@@ -21,7 +21,7 @@ from ninja.renderers import JSONRenderer
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.errors import CallTooLarge, FieldInvalid, KeyNotFound
+from dispatcher.errors import CallTooLarge, FieldInvalid, KeyNotFound, UnknownKey
 from dispatcher.ojs import event_log
 from dispatcher.ojs.auth import SAFE, Access, authenticate
 from dispatcher.ojs.errors import DuplicateCall, QueueFull
@@ -200,7 +200,9 @@ def _problem_of(request: HttpRequest, error: Exception) -> Problem:  # noqa: PLR
             return cause if isinstance(cause, Problem) else Problem(error.status_code, "invalid_request", str(error))
         case FieldInvalid():
             status = 413 if isinstance(error, CallTooLarge) else 400
-            return Problem(status, "invalid_request", str(error), details={"field": error.field})
+            # Which keys have names like it is not for every token.
+            shown = UnknownKey(error.names) if isinstance(error, UnknownKey) else error
+            return Problem(status, "invalid_request", str(shown), details={"field": error.field})
         case DuplicateCall():
             details = {"existing_job_id": error.call, "existing_job_state": error.state, "unique_key": error.unique_key}
             return Problem(409, "duplicate", str(error), details=without_nulls(details))

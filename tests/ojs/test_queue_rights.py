@@ -10,7 +10,7 @@ from pytest_django import Settings
 from dispatcher import api, sql
 from dispatcher.models import CallQueue, KeyChange, RateLimitKey, Slot
 from dispatcher.ojs.models import PullWorker
-from tests.ojs.http_client import Holder, field_of
+from tests.ojs.http_client import Holder, error_of, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
@@ -255,3 +255,11 @@ def test_who_sends_to_some_queues_names_the_keys_of_its_scopes(
 
 def chain(job: dict[str, Any]) -> dict[str, Any]:
     return {"type": "chain", "steps": [job]}
+
+
+def test_who_names_an_unknown_key_is_shown_no_other(holder: Holder) -> None:
+    RateLimitKey.objects.declare("tenant:acme", concurrency=1)
+    job = {"type": "a", "args": [], "options": {"queue": "a", "keys": ["tenant:acm"]}}
+    refused = holder("send:a", "key:tenant:acm").post("/jobs", job, status=400)
+    assert "'tenant:acm'" in error_of(refused)[1]
+    assert "tenant:acme" not in str(refused)
