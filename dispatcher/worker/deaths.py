@@ -55,13 +55,13 @@ class Deaths:
             if seat.reason is not None and running.ticket == seat.reason[0]:
                 error = seat.reason[1]
             logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
-            self._tell(app, running, error)
+            self._report(app, running, error)
         heartbeat.in_background(
             f"record what process {seat.pid} had", partial(self._settle, process, running, held, unrecorded, error)
         )
 
-    def _tell(self, app: Celery, running: Running, error: BaseException) -> None:
-        """Tell monitors, and who waits for the result, what the process itself could not."""
+    def _report(self, app: Celery, running: Running, error: BaseException) -> None:
+        """Report to monitors, and to who waits for the result, what the process itself could not."""
         if (task := app.tasks.get(running.task)) is None:
             return
         if self._shared.sends_events:
