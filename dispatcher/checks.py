@@ -31,7 +31,7 @@ _READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)
 _LOOKS = 5
 """How often each of two clients asks which process of the server it has."""
 _NAMED = 5
-"""How many queues an error names."""
+"""How many queues or tasks a message names."""
 _READ_ONLY = ("default_transaction_read_only", "in_hot_standby")
 """What a server reports of itself with each connection."""
 _POOL_SIZE = 4
@@ -56,7 +56,7 @@ def check_settings(**_: Any) -> list[checks.CheckMessage]:
 
 @checks.register("dispatcher")
 def check_celery(**_: Any) -> list[checks.CheckMessage]:
-    """Check the Celery app: E005 its tasks can't claim their calls, or there is none, E006 it accepts pickle."""
+    """Check the Celery app: E005 its tasks can't claim calls, or there is none, E006 pickle, W019 Celery's limits."""
     from dispatcher.celery import fence  # noqa: PLC0415 -- they need the app registry
     from dispatcher.engine import compose  # noqa: PLC0415 -- they need the app registry
 
@@ -70,6 +70,10 @@ def check_celery(**_: Any) -> list[checks.CheckMessage]:
     if _PICKLE.intersection(current_app.conf.accept_content):
         message = "The Celery app accepts pickle, so anyone who reaches the broker can run code."
         found.append(checks.Error(message, hint='Set accept_content = ["json"].', id="dispatcher.E006"))
+    if limited := sorted(name for name, task in current_app.tasks.items() if task.rate_limit):
+        message = f"Celery's rate_limit has no effect on calls of direct queues: that of {', '.join(limited[:_NAMED])}."
+        hint = 'Give the calls a key that is limited, such as {"rate": {"limit": 100, "period": "PT1M"}}, instead.'
+        found.append(checks.Warning(message, hint=hint, id="dispatcher.W019"))
     return found
 
 

@@ -198,6 +198,13 @@ def test_an_app_whose_tasks_are_celerys_own_is_all_right(become: Callable[..., C
     assert ids() == []
 
 
+def test_a_task_with_a_rate_limit_of_celerys_own_is_w019(become: Callable[..., Celery]) -> None:
+    become("celery:Task").task(name="tests.limited", rate_limit="10/m", shared=False)(nothing)
+    (message,) = found()
+    assert (message.id, message.level) == ("dispatcher.W019", checks.WARNING)
+    assert "that of tests.limited." in message.msg
+
+
 def test_a_task_whose_class_can_not_be_fenced_is_e005(become: Callable[..., Celery]) -> None:
     class Closed(Task):
         def __init_subclass__(cls, **_: Any) -> None:

@@ -539,6 +539,16 @@ def test_scheduled_calls_start_within_two_seconds_after_the_worker_dies_that_tic
     assert call.started_at - soon < timedelta(seconds=2.2)
 
 
+def test_ticks_go_on_while_a_call_keeps_the_only_thread_of_a_solo_worker(processes: Processes) -> None:
+    start(processes, "-P", "solo", env=ALONE)
+    long = running(send(sample_tasks.block, 6, keys=[]))
+    soon = datetime.now(UTC) + timedelta(seconds=0.5)
+    later = send(sample_tasks.echo, "later", keys=[], scheduled_at=soon)
+    eventually(CallQueue.objects.filter(id=later.id, state=State.AVAILABLE).exists)
+    assert CallQueue.objects.get(id=long.id).state == State.ACTIVE
+    assert {(ended(call).state, ended(call).attempt) for call in (later, long)} == {(State.COMPLETED, 1)}
+
+
 def test_a_queue_that_a_worker_is_to_consume_is_served_at_once(processes: Processes) -> None:
     worker = start(processes, env=SELDOM)
     eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
