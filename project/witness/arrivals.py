@@ -33,8 +33,11 @@ class Arrivals(io.RawIOBase):
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Read what is there, and note when it had arrived."""
-        count, notes, _, _ = self.connection.recvmsg_into([buffer], socket.CMSG_SPACE(TIMESPEC.size))
+        """Read what is there, and note when it had arrived; nothing comes any more of a caller that was killed."""
+        try:
+            count, notes, _, _ = self.connection.recvmsg_into([buffer], socket.CMSG_SPACE(TIMESPEC.size))
+        except ConnectionResetError:
+            return 0
         self.latest_at = time.monotonic_ns() - _age(notes)
         return count
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -67,6 +68,21 @@ def test_a_request_whose_caller_hangs_up_is_over_at_once_and_no_success(witness:
         assert time.monotonic() < deadline
     calls = record(witness)["calls"]
     assert (calls["gone"]["requests"], calls["gone"]["successes"]) == (1, 0)
+
+
+def test_a_caller_that_breaks_its_connection_is_no_error_of_the_witness(
+    witness: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    address = urlsplit(witness)
+    with socket.create_connection((address.hostname, address.port)) as caller:
+        caller.sendall(b"GET /limits HTTP/1.1\r\n\r\n")
+        # The kernel resets a connection that is closed with an answer unread.
+        caller.recv(1)
+    until = time.monotonic() + 5
+    while any("process_request_thread" in each.name for each in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_only_one_at_a_time_is_welcome_at_a_key_of_concurrency_one(witness: str) -> None:
