@@ -218,6 +218,25 @@ def test_a_few_calls_of_a_queue_do_not_wait_for_the_flood_of_another(drive: Driv
     assert [few.row(call).attempt for call in calls] == [1, 1, 1]
 
 
+@pytest.mark.deliveries("direct")
+def test_a_process_whose_trip_dispatches_the_call_of_another_queue_is_idle_at_its_own_turn(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    beside = drive.beside("broker")
+    for each in (beside, drive):
+        each.send_many(4, "api")
+    order, mine = [], drive.take()
+    for _ in range(3):
+        for run in beside.take():
+            order.append(beside.queue)
+            drive.clock.forward(MOMENT)
+            beside.end(run)
+        mine = drive.take()
+        order += [drive.queue] * len(mine)
+        drive.clock.forward(MOMENT)
+        assert drive.take(ends=mine) == [], "the other queue has its turn"
+    assert order == [beside.queue, drive.queue] * 3
+
+
 @pytest.mark.deliveries("direct", "http")
 def test_a_queue_without_a_free_worker_holds_up_no_other(drive: Drive) -> None:
     drive.key(concurrency=1)

@@ -1251,15 +1251,15 @@ def _wake_others(
 
 
 def _rest(state: State, trip: Trip, chosen: Chosen, again_at: int | None) -> int | None:
-    """Mark the process as idle whose trip starts nothing, or take the mark away; return when it comes again."""
-    mine = state.processes.get(trip.process)
-    if not chosen.starts and trip.may_rest and not trip.is_marked and (again_at is None or again_at > trip.now):
+    """Mark the process as idle whose trip starts nothing for it, or take the mark away; return when it comes again."""
+    mine, has_started = state.processes.get(trip.process), chosen.left < trip.room
+    if not has_started and trip.may_rest and not trip.is_marked and (again_at is None or again_at > trip.now):
         if mine is None:
             # Its row may be there, and locked: it comes again.
             state.processes[trip.process] = Process(worker=trip.worker, queues=[*trip.queues], idle_at=trip.now)
             return trip.now + 2 * MILLISECOND
         mine.idle_at, mine.queues = trip.now, [*trip.queues]
-    elif mine is not None and trip.is_marked and (chosen.starts or not trip.may_rest):
+    elif mine is not None and trip.is_marked and (has_started or not trip.may_rest):
         mine.idle_at = None
     return again_at
 

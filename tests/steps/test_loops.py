@@ -226,7 +226,7 @@ def test_a_process_goes_on_while_a_user_has_locked_what_a_call_needs_to_wait_aga
                 assert call.id in [held for held, _ in worker.places[0].held], "its lease is renewed"
                 worker.end()
             assert seen(call).state == State.ACTIVE
-        api.block("api", 60)
+            api.block("api", 60)  # or it starts again before we look
         eventually(lambda: seen(call).state == state)
     assert seen(call).attempt == attempt
 

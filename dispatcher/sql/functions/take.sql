@@ -188,8 +188,8 @@ BEGIN
   IF v_is_ready AND p_room > 0 THEN
     again_at := CASE WHEN v_is_useful THEN v_now ELSE LEAST(again_at, v_now + interval '20 milliseconds') END;
   END IF;
-  -- Who has locked the mark is taking it: come again.
-  IF v_chosen.starts = '{}' AND p_may_rest AND NOT p_is_marked AND COALESCE(again_at > v_now, true) THEN
+  -- Who has dispatched the calls of others alone is idle, too. Who has locked the mark is taking it: come again.
+  IF v_chosen.room_left = p_room AND p_may_rest AND NOT p_is_marked AND COALESCE(again_at > v_now, true) THEN
     UPDATE dispatcher_process AS process
        SET idle_at = v_now, queues = p_queues
      WHERE process.id = (SELECT mine.id FROM dispatcher_process AS mine
@@ -199,7 +199,7 @@ BEGIN
           ON CONFLICT (id) DO NOTHING;
       again_at := v_now + interval '2 milliseconds';
     END IF;
-  ELSIF p_is_marked AND (v_chosen.starts <> '{}' OR NOT p_may_rest) THEN
+  ELSIF p_is_marked AND (v_chosen.room_left < p_room OR NOT p_may_rest) THEN
     UPDATE dispatcher_process AS process
        SET idle_at = NULL
      WHERE process.id = (SELECT mine.id FROM dispatcher_process AS mine
