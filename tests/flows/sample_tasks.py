@@ -237,6 +237,7 @@ def return_whether_its_events_are_written(self: Task) -> bool:
     return Shared.current.sends_events
 
 
+@app.task(bind=True)
 def return_its_priority(self: Task) -> int:
     """Return the priority of its message."""
     priority: int = self.request.delivery_info["priority"]
