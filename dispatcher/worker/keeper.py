@@ -62,6 +62,8 @@ class Keeper:
         """The descriptors of the pool's processes that have had a loop, by their pids."""
         self._asked = 0
         """How many loops were asked to leave."""
+        self._to_terminate: dict[UUID, int] = {}
+        """The calls that were to be terminated before they ran, with the signals."""
         self._queues_at = 0.0
         self._queues: list[str] = []
         """Those that were looked up last."""
@@ -135,10 +137,11 @@ class Keeper:
     def terminate(self, call: UUID, number: int) -> str | None:
         """End the attempt that runs of this call, with its process or greenlet; return what forbids it, if a loop does.
 
-        number: the signal that ends a process.
+        number: the signal that ends a process. One that a loop has, or may have by a trip under way, ends as it begins.
         """
         for seat in [*self._seats.values()]:
-            running = self.shared.place(seat.index).running
+            place = self.shared.place(seat.index)
+            running = place.running
             if running is not None and running.call == call:
                 error = Terminated(number)
                 if self.options.is_forked:
@@ -146,6 +149,8 @@ class Keeper:
                     self._end(seat, number)
                 elif not loop.interrupt(seat.index, error):
                     return f"a pool of {self.pool.kind} can't terminate call {call}: its attempt runs to its end"
+            elif place.trips[1] or any(held == call for held, _ in place.held):
+                self._to_terminate[call] = number
         return None
 
     # The thread
@@ -157,7 +162,7 @@ class Keeper:
                 self._look_up()
                 self._balance()
                 self._wait()
-                self._look()
+                self.look()
             except Exception:
                 logger.exception("the keeper of worker %s failed, and goes on", self.options.hostname)
                 sleep(_LOOK_S)
@@ -267,7 +272,9 @@ class Keeper:
 
     # Time limits and deaths
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Deal with what its loops have written into shared memory since the latest look."""
+        self._terminate_again()
         now = monotonic()
         for seat in [*self._seats.values()]:
             place = self.shared.place(seat.index)
@@ -290,6 +297,12 @@ class Keeper:
             elif self.is_closing and seat.ran_at and now - seat.ran_at > 2 * _LAST_S:
                 # The database does not answer it.
                 self._end(seat, signal.SIGKILL)
+
+    def _terminate_again(self) -> None:
+        early, self._to_terminate = self._to_terminate, {}
+        for call, number in early.items():
+            if (refusal := self.terminate(call, number)) is not None:
+                logger.warning(refusal)
 
     def _meet(self, seat: Seat, now: float) -> None:
         seat.pid = self.shared.place(seat.index).pid

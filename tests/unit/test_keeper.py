@@ -1,0 +1,66 @@
+"""What the main process of a worker does about the calls of its loops."""
+
+import signal
+from collections.abc import Iterator
+from math import inf
+from uuid import uuid4
+
+import pytest
+
+from dispatcher.worker import loop
+from dispatcher.worker.keeper import Keeper
+from dispatcher.worker.loop import Options
+from dispatcher.worker.pool import Seat
+from dispatcher.worker.shared import Running, Shared
+
+CALL, TICKET = uuid4(), uuid4()
+RUNS = Running(call=CALL, ticket=TICKET, task="noop", attempt=1, began=0.0, soft=inf, hard=inf)
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the loops whose tasks were interrupted, as a pool of greenlets has it."""
+    found: list[int] = []
+    monkeypatch.setattr(loop, "interrupt", lambda index, error: found.append(index) or True)
+    return found
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    """Give one of a pool of greenlets with one loop; it has no pool, and looks when it is asked to."""
+    made = object.__new__(Keeper)
+    made.shared, made._seats, made._to_terminate = Shared(), {0: Seat(0, 0.0)}, {}
+    made.options = Options(worker=uuid4(), hostname="here", tasks=["noop"], is_forked=False)
+    yield made
+    made.shared.close()
+
+
+def test_a_call_that_is_terminated_while_it_runs_ends_at_once(keeper: Keeper, interrupted: list[int]) -> None:
+    keeper.shared.place(0).hold([(CALL, TICKET)])
+    keeper.shared.place(0).run(RUNS)
+    assert keeper.terminate(CALL, signal.SIGTERM) is None
+    assert interrupted == [0]
+
+
+def test_a_call_that_a_loop_has_taken_is_terminated_as_it_begins(keeper: Keeper, interrupted: list[int]) -> None:
+    place = keeper.shared.place(0)
+    place.begin_trip()
+    assert keeper.terminate(CALL, signal.SIGTERM) is None, "the answer of the trip may bring it"
+    place.hold([(CALL, TICKET)])
+    place.end_trip()
+    keeper.look()
+    assert interrupted == []
+    place.run(RUNS)
+    keeper.look()
+    assert interrupted == [0]
+    keeper.look()
+    assert interrupted == [0], "once"
+
+
+def test_a_call_that_no_loop_has_is_not_terminated_when_it_runs_later(keeper: Keeper, interrupted: list[int]) -> None:
+    place = keeper.shared.place(0)
+    assert keeper.terminate(CALL, signal.SIGTERM) is None
+    place.hold([(CALL, TICKET)])
+    place.run(RUNS)
+    keeper.look()
+    assert interrupted == []
