@@ -83,7 +83,7 @@ def _line(figure: Figure) -> str:
         ours=number(figure.ours),
         reference=number(figure.reference),
         unit=figure.unit,
-        ratio="-" if figure.ratio is None else f"{figure.ratio:.3g}",
+        ratio=number(figure.ratio),
         bound="-" if figure.ours is None else f"{figure.side.value} {figure.bound:g}",
     )
 

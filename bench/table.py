@@ -27,7 +27,6 @@ def write(figures: Sequence[Figure]) -> None:
 
 
 def _row(figure: Figure) -> str:
-    ratio = "-" if figure.ratio is None else f"{figure.ratio:.3g}"
     verdict = "ok" if figure.ok else f"short {figure.note}".strip()
-    cells = [figure.name, number(figure.ours), number(figure.reference), figure.unit, ratio]
+    cells = [figure.name, number(figure.ours), number(figure.reference), figure.unit, number(figure.ratio)]
     return f"| {' | '.join(cells)} | {figure.side.value} {figure.bound:g} | {verdict} |"

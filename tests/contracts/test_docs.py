@@ -158,7 +158,8 @@ def test_what_it_costs_rounds_the_figures_of_the_table() -> None:
         ("drain under a limit / bare Celery, prefetch 4", 1, "drains a backlog {} times as fast"),
         ("broker: end to end under a limit", 1, "calls cost both: {} times as many"),
     ):
-        row = re.search(rf"^\| {re.escape(name)}.*? \| ([\d.,]+) \| [\d.,]+ \| \S* \| ([\d.]+) \|", table, re.MULTILINE)
+        figures = r"([\d.,]+) \| [\d.,]+ \| \S* \| ([\d.,]+)"
+        row = re.search(rf"^\| {re.escape(name)}.*? \| {figures} \|", table, re.MULTILINE)
         assert row, name
         rounded = float(f"{float(row[1 + column].replace(',', '')):.2g}")
         assert phrase.format(f"{rounded:g}") in page, f"{name}: {rounded:g}"
