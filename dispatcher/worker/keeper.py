@@ -139,6 +139,7 @@ class Keeper:
 
         number: the signal that ends a process. One that a loop has, or may have by a trip under way, ends as it begins.
         """
+        may_begin = False
         for seat in [*self._seats.values()]:
             place = self.shared.place(seat.index)
             running = place.running
@@ -149,8 +150,10 @@ class Keeper:
                     self._end(seat, number)
                 elif not loop.interrupt(seat.index, error):
                     return f"a pool of {self.pool.kind} can't terminate call {call}: its attempt runs to its end"
-            elif place.trips[1] or any(held == call for held, _ in place.held):
-                self._to_terminate[call] = number
+                return None
+            may_begin |= place.trips[1] or any(held == call for held, _ in place.held)
+        if may_begin:
+            self._to_terminate[call] = number
         return None
 
     # The thread

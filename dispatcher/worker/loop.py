@@ -32,7 +32,7 @@ from dispatcher.worker.trips import Trips, Waiter
 logger = logging.getLogger(__name__)
 
 _MOST: Final = 16
-"""How many calls a loop takes at once at the most."""
+"""How many calls a loop takes at once at the most; ahead only where a key has room for as many more (see take.sql)."""
 _AHEAD_S: Final = 0.025
 """How long all runs of a batch take, by the mean of the latest."""
 _TRIPS: Final = 2

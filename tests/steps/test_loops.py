@@ -1,7 +1,6 @@
 """The trips of a worker's processes: what they leave when nothing starts, and who gets what they start."""
 
 import os
-import time
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -102,6 +101,23 @@ def test_a_call_that_could_not_begin_in_time_goes_back_and_spends_no_attempt() -
     assert (seen(call).result, seen(call).attempt) == ("begun", 1)
 
 
+@pytest.mark.parametrize(("concurrency", "ahead"), [(16, False), (17, True)])
+def test_calls_are_taken_ahead_only_where_that_leaves_the_room_of_keys_to_others(
+    concurrency: int, *, ahead: bool
+) -> None:
+    key("api", concurrency=concurrency)
+    for _ in range(3):
+        CallQueue.objects.send("noop", queue="mail", keys=["api"])
+    with process() as worker:
+        worker.begun()
+        assert worker.trips.takes_ahead is ahead
+        worker.end()
+        worker.begun()
+        worker.end()
+        worker.begun()
+        assert not worker.trips.takes_ahead, "no other waits"
+
+
 @pytest.mark.parametrize("limit", ["rate", "throttle"])
 def test_the_first_start_of_a_connection_has_more_time_to_come_which_its_limit_allows_for(limit: str) -> None:
     key("api", **{limit: (100, 1)})
@@ -183,19 +199,6 @@ def test_an_end_whose_call_a_user_has_locked_is_recorded_later_and_the_process_g
             assert states(calls[:1]) == [State.ACTIVE]
         eventually(lambda: states(calls) == [State.COMPLETED] * 3)
     assert seen(calls[0]).result == "first"
-
-
-def test_a_trip_that_the_server_kept_for_long_keeps_no_end_for_as_long() -> None:
-    first = CallQueue.objects.send("noop", queue="mail")
-    with process(room=16) as worker:
-        assert worker.begun() == first.id
-        with gated("dispatcher_slot"):
-            second = CallQueue.objects.send("noop", queue="mail")
-            worker.end()
-            time.sleep(1.5)  # So long takes the trip, whatever else the machine does.
-        assert worker.begun() == second.id
-        worker.end()
-        eventually(lambda: seen(second).state == State.COMPLETED, within=1.5)
 
 
 AGAIN = ending.failed(ValueError("again"), attempt=1, policy=None, wait=timedelta(hours=1))

@@ -27,19 +27,21 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def keeper() -> Iterator[Keeper]:
-    """Give one of a pool of greenlets with one loop; it has no pool, and looks when it is asked to."""
+    """Give one of a pool of greenlets with two loops; it has no pool, and looks when it is asked to."""
     made = object.__new__(Keeper)
-    made.shared, made._seats, made._to_terminate = Shared(), {0: Seat(0, 0.0)}, {}
+    made.shared, made._seats, made._to_terminate = Shared(), {index: Seat(index, 0.0) for index in range(2)}, {}
     made.options = Options(worker=uuid4(), hostname="here", tasks=["noop"], is_forked=False)
     yield made
     made.shared.close()
 
 
-def test_a_call_that_is_terminated_while_it_runs_ends_at_once(keeper: Keeper, interrupted: list[int]) -> None:
-    keeper.shared.place(0).hold([(CALL, TICKET)])
-    keeper.shared.place(0).run(RUNS)
+def test_a_call_that_runs_is_terminated_at_once(keeper: Keeper, interrupted: list[int]) -> None:
+    keeper.shared.place(0).begin_trip()
+    keeper.shared.place(1).hold([(CALL, TICKET)])
+    keeper.shared.place(1).run(RUNS)
     assert keeper.terminate(CALL, signal.SIGTERM) is None
-    assert interrupted == [0]
+    keeper.look()
+    assert interrupted == [1], "once, though the trip of another loop is under way"
 
 
 def test_a_call_that_a_loop_has_taken_is_terminated_as_it_begins(keeper: Keeper, interrupted: list[int]) -> None:

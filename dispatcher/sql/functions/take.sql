@@ -183,7 +183,7 @@ BEGIN
               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
                    WHERE site.place = 0 AND site.queue = mine.name
                    ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
-  -- Where a few more starts would fill a key, a process that took them ahead would keep them from the others.
+  -- Where as many starts as a process takes ahead (16) would fill a key, it would keep them from the others.
   is_full := is_full OR v_is_ready AND EXISTS (SELECT FROM unnest(v_chosen.keys) AS key WHERE key.room < 16);
   IF v_is_ready AND p_room > 0 THEN
     again_at := CASE WHEN v_is_useful THEN v_now ELSE LEAST(again_at, v_now + interval '20 milliseconds') END;
