@@ -24,6 +24,7 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "concurrency": {"concurrency": 6},
     "rate": {"rate": (6, 1)},
     "throttle": {"throttle": (20, 1)},
+    "processes": {"concurrency": 100},
 }
 
 
@@ -101,6 +102,8 @@ def test_a_tenant_gets_no_more_turns_for_lanes_in_two_queues(drive: Drive, tenan
     ("limit", "room"),
     [
         *(("concurrency", 1), ("rate", 4), ("throttle", 4)),
+        # What the broker delivers was dispatched before others waited.
+        pytest.param("processes", 1, marks=pytest.mark.deliveries("direct", "http")),
         *(pytest.param(*each, marks=pytest.mark.slow) for each in (("concurrency", 4), ("rate", 1), ("throttle", 1))),
     ],
 )
@@ -122,7 +125,7 @@ def test_turns_go_by_weight_and_cost(drive: Drive, limit: str, room: int) -> Non
     for _ in range(120):
         if got.total() >= 240:
             break
-        drive.forward(MOMENT if limit == "concurrency" else 0.5)
+        drive.forward(0.5 if limit in {"rate", "throttle"} else MOMENT)
         for n in range(WORKERS):
             running[n] = drive.take(room, ends=running[n], worker=f"w{n}")
             for run in running[n]:
@@ -131,6 +134,26 @@ def test_turns_go_by_weight_and_cost(drive: Drive, limit: str, room: int) -> Non
     assert got.total() >= 180
     assert abs(got["tenant:a"] / got.total() - 0.75) < 0.03
     assert apart <= 10
+
+
+@pytest.mark.deliveries("direct")  # A worker of the broker's or over HTTP holds nothing that it did not ask for.
+def test_a_share_for_which_room_was_kept_in_vain_has_its_turns_when_its_worker_comes(
+    drive: Drive, tenants: list[str]
+) -> None:
+    drive.key(concurrency=1, fair_by="tenant:*")
+    beside = drive.beside("direct")
+    beside.send_many(40)
+    owner = cut(beside, "tenant:b", 1, 20) | cut(drive, "tenant:a", 10, 600)
+    mine, theirs = drive.take(), beside.take()
+    starts: Counter[str] = Counter()
+    for number in range(500):
+        drive.clock.forward(MOMENT)
+        mine = drive.take(ends=mine)
+        starts.update(owner[run.call] for run in mine)
+        if number >= 200 and number % 40 == 0:  # Busy for longer than room is kept for, then for less.
+            theirs = beside.take(ends=theirs)
+            starts.update(owner[run.call] for run in theirs if run.call in owner)
+    assert starts["tenant:b"] >= 2
 
 
 def test_a_newcomer_is_next_and_then_turns_go_on(drive: Drive, tenants: list[str]) -> None:

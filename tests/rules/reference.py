@@ -658,11 +658,14 @@ def _find(state: State, trip: Trip, looked_at: set[int], made_ready: set[str]) -
     found.open |= {lane.place for lane in kept if lane.place is not None and lane.place > 0}
     is_full = len(found.lanes) >= trip.room
     _count(state, trip, found, found.open | _keys_of(state, found.lanes))
-    if is_full and any(key.key.fair_by is not None and key.room <= trip.room for key in found.keys.values()):
+    if is_full and any(key.key.fair_by is not None for key in found.keys.values()):
         for lanes in ready.values():  # Others that are ready are to stand in line, too.
             found.lanes |= dict.fromkeys((lane.id for lane in lanes[: trip.room + 50]), "mine")
     found.is_parked = any(state.parked(id) for id in found.keys)
-    for key in [key for key in found.keys.values() if key.room > 0 and key.is_open(1, now + tuning.horizon)]:
+    shut = [key.id for key in found.keys.values() if key.room <= 0 or not key.is_open(1, now + tuning.horizon)]
+    # Room was kept in vain, and its workers come now, when there is none: it is kept again, when its turn comes.
+    found.lanes |= {lane.id: "mine" for lane in kept if lane.kept_until <= now and lane.place in shut}
+    for key in [key for key in found.keys.values() if key.id not in shut]:
         for queue in sorted({lane.queue for lane in state.parked(key.id)}):
             found.turn_keys.add(key.id)
             taker = _taker(state, trip, queue, queues)
@@ -851,14 +854,15 @@ class _Choice:
         self.next[seat.line] += seat.length(self._cost(lane, call, seat.line.key))
 
     def _line_up(self) -> None:
-        """Let what waits for a fair key that is short, or that others wait for, stand in line; pay back who leaves."""
+        """Let what waits for a fair key that is short, or beside others, stand in line; pay back who leaves."""
         served = {id: n for n, id in enumerate(self.chosen.served)}
         lanes = [self.state.lanes[id] for id in self.seats]
         for lane in sorted(lanes, key=lambda lane: (unknown_first(served.get(lane.id)), lane.served_at, lane.id)):
             seat, rest = self.seats[lane.id], self._rest(lane)
             key = self.keys[seat.line.key]
-            is_short = not key.is_open(1, self.until) or key.id in self.found.turn_keys
-            if rest and is_short and lane.id not in self.chosen.moves:
+            is_alone = sum(other.line.key == key.id for other in self.seats.values()) == 1
+            waits = not is_alone or not key.is_open(1, self.until) or key.id in self.found.turn_keys
+            if rest and waits and lane.id not in self.chosen.moves:
                 self._take_turn(seat, self._cost(lane, rest[0], key.id))
                 self.chosen.moves[lane.id] = Move(key.id, seat.turn, None, is_turn=True)
                 self.chosen.open.add(key.id)

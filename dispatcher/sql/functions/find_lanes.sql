@@ -148,7 +148,7 @@ BEGIN
     EXIT WHEN v_round = 2;
     IF cardinality(v_rows) >= p_room THEN            -- others may be ready: they are to stand in line, too
       FOR k IN 1 .. cardinality(v_locked.ids) LOOP
-        CONTINUE WHEN v_locked.keys[k].fair_by IS NULL OR v_locked.keys[k].room > p_room;
+        CONTINUE WHEN v_locked.keys[k].fair_by IS NULL;
         v_is_fair := true;
         v_lanes := v_lanes || @lanes_at(ARRAY(
           SELECT front.row
@@ -162,6 +162,17 @@ BEGIN
                     FOR NO KEY UPDATE SKIP LOCKED) AS front), 'mine');
         EXIT;
       END LOOP;
+    END IF;
+    IF v_has_kept THEN
+      -- Kept in vain, and its workers come now, when the key has no room: it is kept again, when its turn comes.
+      v_lanes := v_lanes || @lanes_at(ARRAY(
+        SELECT site.ctid
+          FROM dispatcher_lanesite AS site
+         WHERE site.queue = ANY (v_queues) AND site.kept_until <= v_now
+           AND site.place = ANY (ARRAY(SELECT key.id FROM unnest(v_locked.keys) AS key
+                                        WHERE NOT (key.room > 0
+                                                   AND COALESCE(key.next_at <= v_now + p_tuning.horizon, true))))
+           FOR NO KEY UPDATE SKIP LOCKED), 'mine');
     END IF;
     v_is_parked := (SELECT site.lane_id FROM dispatcher_lanesite AS site
                      WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NOT NULL;

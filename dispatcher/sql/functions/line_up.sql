@@ -1,6 +1,6 @@
--- line_up: what was looked at and waits for a fair key that is short, or for which others wait, stands in line at once,
--- as it would where the worker had more processes: a lane that stays ready is locked by all that look at it, and a
--- share is passed while its lanes are. Who leaves a line without a start gets back what it has paid.
+-- line_up: what was looked at and waits for a fair key that is short, or beside others, stands in line at once, also
+-- where all wait for a process: a lane that stays ready is locked by all that look at it, and a share is passed while
+-- its lanes are. Who leaves a line without a start gets back what it has paid.
 CREATE FUNCTION @line_up(p_found @found, p_keys @key_room[], p_served bigint[], p_moves @move[], p_open bigint[],
     p_seated bigint[], p_seats @seat[], p_lines @line[], p_over uuid[], p_until timestamptz,
     OUT moves @move[], OUT opened bigint[], OUT paid @line[]) LANGUAGE plpgsql AS $$
@@ -23,7 +23,9 @@ BEGIN
               AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (p_over)
             ORDER BY call.position
             LIMIT 1) AS head
-     WHERE (key.room <= 0 OR key.next_at > p_until OR key.id = ANY (p_found.turn_keys))
+     WHERE (key.room <= 0 OR key.next_at > p_until OR key.id = ANY (p_found.turn_keys)
+            OR EXISTS (SELECT FROM unnest(p_seats) WITH ORDINALITY AS other
+                        WHERE (p_lines[other.line]).key_id = key.id AND other.ordinality <> seat.n))
        AND NOT EXISTS (SELECT FROM unnest(moves) AS move WHERE move.lane = lane.id)
      ORDER BY array_position(p_served, lane.id) NULLS FIRST, lane.served_at, lane.id
   LOOP
