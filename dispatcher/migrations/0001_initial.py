@@ -1122,5 +1122,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("1322852f"),
+        InstallFunctions("fa2e7b39"),
     ]

@@ -24,7 +24,6 @@ LIMITS: Mapping[str, Mapping[str, Any]] = {
     "concurrency": {"concurrency": 6},
     "rate": {"rate": (6, 1)},
     "throttle": {"throttle": (20, 1)},
-    "processes": {"concurrency": 100},
 }
 
 
@@ -102,8 +101,6 @@ def test_a_tenant_gets_no_more_turns_for_lanes_in_two_queues(drive: Drive, tenan
     ("limit", "room"),
     [
         *(("concurrency", 1), ("rate", 4), ("throttle", 4)),
-        # What the broker delivers was dispatched before others waited.
-        pytest.param("processes", 1, marks=pytest.mark.deliveries("direct", "http")),
         *(pytest.param(*each, marks=pytest.mark.slow) for each in (("concurrency", 4), ("rate", 1), ("throttle", 1))),
     ],
 )
@@ -136,6 +133,26 @@ def test_turns_go_by_weight_and_cost(drive: Drive, limit: str, room: int) -> Non
     assert apart <= 10
 
 
+@pytest.mark.deliveries("direct", "http")  # What the broker delivers was dispatched before others waited.
+def test_turns_go_by_weight_where_processes_are_short(drive: Drive) -> None:
+    weights = {"tenant:a": 3, "tenant:b": 1}
+    drive.key(concurrency=100, fair_by="tenant:*")
+    for name, weight in weights.items():
+        drive.key(name, weight=weight)
+    order = drain([drive], cut(drive, "tenant:a", 6, 90) | cut(drive, "tenant:b", 2, 50), 80)
+    assert Counter(order) == {"tenant:a": 60, "tenant:b": 20}
+    assert furthest(order, weights) <= 1
+
+
+@pytest.mark.deliveries("direct", "http")
+def test_calls_without_the_key_go_on_beside_shares(drive: Drive, tenants: list[str]) -> None:
+    drive.key(concurrency=100, fair_by="tenant:*")
+    owner = cut(drive, "tenant:a", 2, 60) | cut(drive, "tenant:b", 2, 60)
+    owner |= {call.id: "none" for call in drive.send_many(60)}
+    order = drain([drive], owner, 100)
+    assert abs(Counter(order)["none"] - 20) <= 2
+
+
 @pytest.mark.deliveries("direct")  # A worker of the broker's or over HTTP holds nothing that it did not ask for.
 def test_a_share_for_which_room_was_kept_in_vain_has_its_turns_when_its_worker_comes(
     drive: Drive, tenants: list[str]
@@ -144,7 +161,7 @@ def test_a_share_for_which_room_was_kept_in_vain_has_its_turns_when_its_worker_c
     beside = drive.beside("direct")
     beside.send_many(40)
     owner = cut(beside, "tenant:b", 1, 20) | cut(drive, "tenant:a", 10, 600)
-    mine, theirs = drive.take(), beside.take()
+    mine, theirs = drive.take(), beside.take(2)  # It looks at the other's lane, too, and finds the key full.
     starts: Counter[str] = Counter()
     for number in range(500):
         drive.clock.forward(MOMENT)

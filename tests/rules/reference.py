@@ -910,10 +910,11 @@ class _Choice:
         strictly = max(place, 1) if self.trip.is_strict else 0
         due = self.due[lane.queue] + self.stride[lane.queue] if self.stride and is_mine else -inf
         tie = place if self.stride else 0
-        is_kept = (
-            self.found.lanes[lane.id] == "mine" and lane.kept_until not in (None, inf) and lane.last_served_at is None
-        )
-        served_at = -inf if is_kept else lane.served_at
+        is_kept = self.found.lanes[lane.id] == "mine" and lane.kept_until not in (None, inf)
+        is_in_line = lane.last_served_at is not None
+        # In line served_at is a turn, and room was only shown where it is not kept still.
+        is_kept = is_kept and (not is_in_line or lane.kept_until > self.now)
+        served_at = -inf if is_kept else lane.last_served_at if is_in_line else lane.served_at
         return (strictly, -lane.priority, due, self._round(lane), tie, served_at, lane.id)
 
     def _meet(self, lane: Lane, call: Call, taker: str) -> None:

@@ -93,8 +93,10 @@ BEGIN
                          THEN array_position(p_found.published, lane.queue) END AS publishes) AS mine
        CROSS JOIN LATERAL (
              SELECT cardinality(array_positions(v_met, lane.id)) AS n,
-                    CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until) AND lane.last_served_at IS NULL
-                         THEN '-infinity' ELSE lane.served_at END AS at) AS met
+                    -- In line served_at is a turn (see shares), and room was only shown where it is not kept still.
+                    CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until)
+                          AND (lane.last_served_at IS NULL OR lane.kept_until > v_now)
+                         THEN '-infinity' ELSE COALESCE(lane.last_served_at, lane.served_at) END AS at) AS met
        CROSS JOIN LATERAL (
              SELECT call.id, call.key_costs, row_number() OVER () AS turn,
                     CASE WHEN call.is_revoked THEN 'cancelled'
