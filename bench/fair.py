@@ -28,6 +28,8 @@ PROCESSES: Final = 4
 QUEUES: Final = (fixtures.QUEUE, "second")
 CALLS: Final = 6_000
 """Of each tenant."""
+MIXED: Final = 5
+"""Calls of the same cost after each other."""
 OFF_BY: Final = 2.0
 """Percent."""
 
@@ -64,6 +66,7 @@ def contests() -> Iterator[Contest]:
     second = timedelta(seconds=1)
     for kind, limits in (
         ("concurrency", {"concurrency": 8}),
+        ("processes", {"concurrency": 100}),
         ("rate", {"rate_limit": 400, "rate_period": second}),
         ("throttle", {"throttle_limit": 400, "throttle_period": second}),
     ):
@@ -117,8 +120,9 @@ def make(contest: Contest, calls: int = CALLS) -> None:
             ),
         ]
         costs = range(1, contest.highest_cost + 1)
-        for cost in costs:
-            fixtures.let_wait(made, -(-calls // lanes // len(costs)), costs=[cost, 1, 1])
+        each = -(-calls // lanes // len(costs))
+        for _, cost in product(range(-(-each // MIXED)), costs):
+            fixtures.let_wait(made, MIXED, costs=[cost, 1, 1])
     database.tidy()
 
 
