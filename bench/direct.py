@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from statistics import median
 
 from bench import running
 from bench.bare import Bare
@@ -13,6 +14,8 @@ CALLS = 3_000
 BACKLOG = 3_000
 ONE_BY_ONE = 200
 COSTS = [{"ample": cost} for cost in range(1, 6)]
+PLAIN = "plain"
+"""A queue of the broker, of tasks that are no calls."""
 THROTTLE = 50
 """Starts per second of the key with a throttle."""
 
@@ -36,6 +39,16 @@ def direct(bench: Bench) -> Iterator[Figure]:
             yield from _drains(bench, alone)
             yield from _one_by_one(bench, single, alone[0])
             yield from _costs(bench)
+            drained = partial(running.drain, [["ample"]], bench.effort.calls(BACKLOG))
+            without = median(drained() for _ in range(bench.effort.long_rounds))
+        with running.worker(stack, beside=[PLAIN], env={"BENCH_EVENTS": "3600"}):
+            _declare()
+            drained()
+            logged = median(drained() for _ in range(bench.effort.long_rounds))
+            yield Figure.rate("drain under a limit, with an event log / without", logged, without, 0.9)
+            took = running.alternate(PLAIN, bench.effort.calls(100), 0.02)
+            name = "messages of a broker and calls in one pool, runs of 20 ms / two processes that never rest"
+            yield Figure.time(name, 1_000 * took, bench.effort.calls(100) * 20, 1.15)
 
 
 def _declare() -> None:

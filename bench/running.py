@@ -13,7 +13,7 @@ from django.db.models import Max
 
 from bench import bare, database, fixtures
 from bench.figures import wait_for
-from bench.tasks import count_runs, forget_runs, nothing
+from bench.tasks import count_runs, forget_runs, nothing, runs, wait
 from dispatcher import api
 from dispatcher.models import CallQueue, Queue
 from dispatcher.request import Call
@@ -27,11 +27,21 @@ STATISTICS_S = 1.5
 
 
 @contextmanager
-def worker(stack: Stack, delivery: Delivery = Delivery.DIRECT, *, concurrency: int = 2) -> Iterator[int]:
-    """Have one worker of the queue, through the broker with beat and a dispenser; yield its process."""
+def worker(
+    stack: Stack,
+    delivery: Delivery = Delivery.DIRECT,
+    *,
+    concurrency: int = 2,
+    beside: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Iterator[int]:
+    """Have one worker of the queue, through the broker with beat and a dispenser; yield its process.
+
+    beside: queues of the broker that it serves, too. env: what its environment has more.
+    """
     fixtures.clear()
     Queue.objects.update_or_create(name=fixtures.QUEUE, defaults={"delivery": delivery})
-    child = stack.start_worker(queues=[fixtures.QUEUE], concurrency=concurrency)
+    child = stack.start_worker(queues=[fixtures.QUEUE, *beside], concurrency=concurrency, env=env)
     if delivery is Delivery.BROKER:
         stack.start_dispenser()
         stack.start_beat()
@@ -66,6 +76,18 @@ def drain(keys: Sequence[Keys], calls: int, *, task: Any = nothing) -> float:
     began = time.time()
     api.resume(gate)
     return calls / (_last_end(calls) - began)
+
+
+def alternate(queue: str, count: int, seconds: float) -> float:
+    """Return the seconds from the first start to the last end of so many messages of a queue, and as many calls."""
+    _forget()
+    for _ in range(count):
+        wait.apply_async(kwargs={"seconds": seconds}, queue=queue)
+        CallQueue.objects.send(wait, kwargs={"seconds": seconds})
+    wait_for(count_runs, 2 * count)
+    wait_for(count_ended, count)
+    ran = runs()
+    return max(ended_at for _, ended_at in ran) - ran[0][0]
 
 
 def hand_over(key: str, calls: int) -> float:

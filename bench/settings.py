@@ -12,4 +12,8 @@ for database in DATABASES.values():
 INSTALLED_APPS = [*INSTALLED_APPS, "bench"]
 CELERY_TASK_ROUTES = {"bench.*": {"queue": "bench"}}
 # Most of what is measured needs no worker.
-DISPATCHER = {"queue_grace": None, "delivery": {"*": "broker"}}
+DISPATCHER = {
+    "queue_grace": None,
+    "delivery": {"*": "broker"},
+    "event_retention": int(os.environ.get("BENCH_EVENTS", "0")) or None,
+}
