@@ -20,6 +20,7 @@ from pytest_django import Settings
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
 from project.celery import app as project_app
+from tests.builders import committed
 from tests.contracts.source import ROOT
 
 BLOCK = re.compile(
@@ -38,9 +39,10 @@ def python_blocks(path: Path) -> list[re.Match[str]]:
 
 # The README's blocks are files of a project, which tests/flows/test_first_steps.py writes and runs.
 PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if python_blocks(path)]
+MARKS = {"open-job-spec": [pytest.mark.django_db, pytest.mark.ojs], "transactions": [committed]}
 page = pytest.mark.parametrize(
     "page",
-    [pytest.param(path, marks=[pytest.mark.ojs] if path.stem == "open-job-spec" else []) for path in PAGES],
+    [pytest.param(path, marks=MARKS.get(path.stem, [pytest.mark.django_db])) for path in PAGES],
     ids=[str(path.relative_to(ROOT)) for path in PAGES],
 )
 
@@ -94,7 +96,6 @@ def reader_names(monkeypatch: pytest.MonkeyPatch, settings: Settings, app: Celer
 
 
 @page
-@pytest.mark.django_db
 def test_the_python_of_a_page_runs(page: Path, reader_names: dict[str, Any], settings: Settings) -> None:
     if not re.search(r'declare\(|"keys": \{', page.read_text()):
         for name in KEYS:
