@@ -1,14 +1,15 @@
 """The public module: what callers and people do with calls and keys. `CallQueue.objects.send` is the short way in."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from dispatcher import groups, sql, validate
 from dispatcher import lanes as lanes_of
 from dispatcher.engine import compose, dispenser, sent
-from dispatcher.errors import KeyNotFound
+from dispatcher.errors import KeyNotFound, PolicyInvalid
 from dispatcher.groups import any_of
 from dispatcher.history import By
 from dispatcher.lanes import mixture
@@ -42,6 +43,9 @@ __all__ = [
 
 Calls = CallQueue | UUID | str | Iterable[CallQueue | UUID | str]
 """Calls as people name them: a call, its id, or several of these. Anything else raises CallInvalid."""
+_IN_ONE: Final = dict.fromkeys(
+    [each.name for each in fields(Policy)], 'limits are one mapping, such as {"concurrency": 4}.'
+)
 
 
 def send(call: Call) -> CallQueue:
@@ -54,6 +58,7 @@ def send_many(calls: Sequence[Call]) -> list[CallQueue]:
     return sent.write(compose.drafts(calls))
 
 
+@validate.only_named(PolicyInvalid, _IN_ONE)
 def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
     """Make a key if it does not exist, and return it as it is stored. Raises PolicyInvalid or CallInvalid.
 
@@ -68,6 +73,7 @@ def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
     return keys.get()
 
 
+@validate.only_named(PolicyInvalid, _IN_ONE)
 def limit(name: str, limits: Mapping[str, Any], *, by: By = "") -> int:
     """Store other limits for a key, in force at once; return how many waiting calls cost more than they ever allow.
 
@@ -79,6 +85,7 @@ def limit(name: str, limits: Mapping[str, Any], *, by: By = "") -> int:
     return count_oversized(name, limits)
 
 
+@validate.only_named(PolicyInvalid, _IN_ONE)
 def count_oversized(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False) -> int:
     """Return how many waiting calls cost more of a key than these limits would ever allow, and change nothing.
 

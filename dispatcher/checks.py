@@ -79,8 +79,12 @@ def check_celery(**_: Any) -> list[checks.CheckMessage]:
 
 @checks.register("dispatcher")
 def check_installed(**_: Any) -> list[checks.CheckMessage]:
-    """Check the installation: W001 nothing ticks, E007 not PostgreSQL, E009 isolation level, E014 models elsewhere."""
+    """Check the installation: W001 nothing ticks, W021 psycopg2, E007 not PostgreSQL, E009 isolation, E014 models."""
     found: list[checks.CheckMessage] = []
+    if find_spec("psycopg2") is not None:
+        message = "psycopg2 is installed beside psycopg 3, which Django uses for all databases where it finds both."
+        hint = "Run your tests with psycopg 3, then uninstall psycopg2, or silence this check."
+        found.append(checks.Warning(message, hint=hint, id="dispatcher.W021"))
     if not (apps.is_installed("django_celery_beat") or _has_plain_entry() or _settings().fallback_schedule):
         message = (
             "Nothing runs dispatcher.tick: django_celery_beat is not installed, CELERY_BEAT_SCHEDULE has no entry for "

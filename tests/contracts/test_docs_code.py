@@ -15,12 +15,14 @@ import pytest
 from celery import Celery
 from django.conf import settings as django_settings
 from django.core.management import get_commands, load_command_class
+from django.db import connection
 from pytest_django import Settings
 
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
 from project.celery import app as project_app
-from tests.contracts.source import ROOT
+from tests.builders import committed
+from tests.contracts.source import ROOT, blocks
 
 BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^\n]*?) -->\n)?(?P<indent> *)```python\n(?P<code>.*?)^ *```$",
@@ -38,9 +40,10 @@ def python_blocks(path: Path) -> list[re.Match[str]]:
 
 # The README's blocks are files of a project, which tests/flows/test_first_steps.py writes and runs.
 PAGES = [path for path in sorted((ROOT / "docs").rglob("*.md")) if python_blocks(path)]
+MARKS = {"open-job-spec": [pytest.mark.django_db, pytest.mark.ojs], "transactions": [committed]}
 page = pytest.mark.parametrize(
     "page",
-    [pytest.param(path, marks=[pytest.mark.ojs] if path.stem == "open-job-spec" else []) for path in PAGES],
+    [pytest.param(path, marks=MARKS.get(path.stem, [pytest.mark.django_db])) for path in PAGES],
     ids=[str(path.relative_to(ROOT)) for path in PAGES],
 )
 
@@ -94,7 +97,6 @@ def reader_names(monkeypatch: pytest.MonkeyPatch, settings: Settings, app: Celer
 
 
 @page
-@pytest.mark.django_db
 def test_the_python_of_a_page_runs(page: Path, reader_names: dict[str, Any], settings: Settings) -> None:
     if not re.search(r'declare\(|"keys": \{', page.read_text()):
         for name in KEYS:
@@ -111,11 +113,21 @@ def test_the_python_of_a_page_runs(page: Path, reader_names: dict[str, Any], set
             conf()
 
 
+@pytest.mark.django_db
+def test_the_queries_of_the_pages_run() -> None:
+    queries = [query for path in sorted((ROOT / "docs").rglob("*.md")) for query in blocks(path.read_text(), "sql")]
+    selects = [query for query in queries if query.startswith("SELECT")]
+    assert len(selects) >= 3
+    with connection.cursor() as cursor:
+        for query in selects:
+            cursor.execute(query)
+
+
 def test_a_block_that_does_not_run_gives_a_reason_and_is_rare() -> None:
-    blocks = [block for path in PAGES for block in python_blocks(path)]
-    left_out = [block["reason"] for block in blocks if block["reason"] is not None]
+    written = [block for path in PAGES for block in python_blocks(path)]
+    left_out = [block["reason"] for block in written if block["reason"] is not None]
     assert all(left_out)
-    assert len(left_out) * 10 <= len(blocks)
+    assert len(left_out) * 10 <= len(written)
 
 
 @pytest.mark.ojs

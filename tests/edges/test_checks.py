@@ -307,7 +307,7 @@ def test_a_connection_that_is_closed_after_each_request_is_w015(
     monkeypatch.setitem(
         connection.settings_dict, "OPTIONS", {"connect_timeout": 5, "tcp_user_timeout": 9000, **options}
     )
-    monkeypatch.setattr(checks_of_app, "find_spec", lambda _: "installed")
+    monkeypatch.setattr(checks_of_app, "find_spec", lambda name: name == "psycopg_pool" or None)
     assert ids() == ([] if is_kept else ["dispatcher.W015"])
     assert all("CONN_HEALTH_CHECKS" in (message.hint or "") for message in found())
 
@@ -382,6 +382,14 @@ def test_a_broker_whose_library_is_missing_or_that_does_not_exist_is_e018(
     broker(url)
     (message,) = found()
     assert (message.id, words in f"{message.msg} {message.hint}") == ("dispatcher.E018", True)
+
+
+def test_psycopg2_beside_psycopg_3_is_w021(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = ModuleType("psycopg2")
+    installed.__spec__ = ModuleSpec("psycopg2", None)
+    monkeypatch.setitem(sys.modules, "psycopg2", installed)
+    (message,) = found()
+    assert (message.id, "silence this check" in str(message.hint)) == ("dispatcher.W021", True)
 
 
 # A pool of connections that is not installed (E018), or too small (W020)

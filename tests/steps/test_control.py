@@ -125,6 +125,14 @@ def test_a_limit_that_is_misspelt_is_refused_with_the_one_that_was_meant(name: s
     assert not RateLimitKey.objects.exists()
 
 
+@pytest.mark.parametrize("verb", [api.declare, api.limit, api.count_oversized], ids=lambda verb: str(verb.__name__))
+def test_a_limit_that_is_given_by_its_name_is_refused_with_the_way_to_give_it(verb: Any) -> None:
+    key("api", concurrency=1)
+    with pytest.raises(PolicyInvalid, match=r"^concurrency: is not known here; limits are one mapping, such as \{"):
+        verb("api", concurrency=3)
+    assert RateLimitKey.objects.get().concurrency == 1
+
+
 @pytest.mark.parametrize(("text", "period"), [("100/s", 1), ("100/m", 60), ("100/h", 3600)])
 def test_a_rate_may_be_given_as_celery_writes_it(text: str, period: int) -> None:
     made = RateLimitKey.objects.declare("api", rate=text, throttle=text)
