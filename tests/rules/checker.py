@@ -187,8 +187,9 @@ def _is_looked_at(state: State, key: int) -> bool:
 
 
 def _kept_until(state: State, key: int) -> float:
-    """Return until when room of a key is kept for lanes; 0: it is not."""
-    kept = [lane.kept_until for lane in state.lanes.values() if lane.kept_until and key in all_keys(state, lane)]
+    """Return until when room of a key, or of a member of it, is kept for lanes; 0: it is not."""
+    keys = {key, *(member.id for member in state.members(state.keys[key]))}
+    kept = [lane.kept_until for lane in state.lanes.values() if lane.kept_until and keys & {*all_keys(state, lane)}]
     return max((until for until in kept if until < inf), default=0)
 
 
