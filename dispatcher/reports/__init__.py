@@ -2,13 +2,14 @@
 
 from dispatcher.reports.explain import KeyCall, calls_in_flight, costs, waiting_calls
 from dispatcher.reports.health import Runnable, old_transactions, runnable_calls, unserved_queues, unstarted_tasks
-from dispatcher.reports.status import KeyState, KeyStatus, rate_limit_status
+from dispatcher.reports.status import KeyState, KeyStatus, Observed, rate_limit_status
 from dispatcher.reports.waiting import Wait, why_in_words, why_waiting
 
 __all__ = [
     "KeyCall",
     "KeyState",
     "KeyStatus",
+    "Observed",
     "Runnable",
     "Wait",
     "calls_in_flight",

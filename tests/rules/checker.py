@@ -11,6 +11,7 @@ from tests.rules.reference import (
     Call,
     Key,
     Lane,
+    Limits,
     Slot,
     Start,
     State,
@@ -37,6 +38,8 @@ def faults(before: State, after: State, trip: Trip, answer: Answer) -> list[str]
 
 
 def _in_force(key: Key, now: int) -> Any:
+    if key.is_observed:
+        return Limits()
     return key.override if key.override_until is not None and key.override_until > now else key.limits
 
 
