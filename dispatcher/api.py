@@ -31,7 +31,9 @@ __all__ = [
     "current_call",
     "declare",
     "end_override",
+    "enforce",
     "limit",
+    "observe",
     "override",
     "pause",
     "resume",
@@ -77,12 +79,29 @@ def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
 def limit(name: str, limits: Mapping[str, Any], *, by: By = "") -> int:
     """Store other limits for a key, in force at once; return how many waiting calls cost more than they ever allow.
 
-    Those wait alone until the limits allow them. by: who does it, for the history, as in each verb that changes a key.
+    Those wait alone until the limits allow them. A key that is observed stays so unless the limits say otherwise.
+    by: who does it, for the history, as in each verb that changes a key.
     Raises PolicyInvalid or KeyNotFound.
     """
     control.limit(name, limits, by=by)
     _limited()
     return count_oversized(name, limits)
+
+
+def observe(name: str, *, by: By = "") -> None:
+    """Let the limits of a key stop nothing from now on; what they would have delayed is counted. Raises KeyNotFound."""
+    control.limit(name, {"observe": True}, keeps_others=True, by=by)
+    _limited()
+
+
+def enforce(name: str, *, by: By = "") -> int:
+    """Enforce the limits of a key that was observed; return how many waiting calls cost more than they ever allow.
+
+    What runs goes on, and what started counts. Raises KeyNotFound.
+    """
+    control.limit(name, {"observe": False}, keeps_others=True, by=by)
+    _limited()
+    return count_oversized(name, {}, keeps_others=True)
 
 
 @validate.only_named(PolicyInvalid, _IN_ONE)

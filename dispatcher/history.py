@@ -13,15 +13,19 @@ from dispatcher.models import KeyChange, RateLimitKey
 _LIMITS: Final = ("concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period")
 _FIELDS: Final = (
     *_LIMITS,
-    *("fair_by", "weight", "is_paused", "blocked_until", "override_until"),
+    *("fair_by", "weight", "is_observed", "is_paused", "blocked_until", "override_until"),
     *(f"override_{name}" for name in _LIMITS),
 )
 """What people change of a key."""
 
 
+BY_SETTINGS: Final = "settings"
+"""The source of a change that makes a key as the settings say."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Actor:
-    """Who changes a key, by which way (`admin`, `http`, `python`), and why."""
+    """Who changes a key, by which way (`admin`, `http`, `python` or `settings`), and why."""
 
     name: str = ""
     source: str = "python"

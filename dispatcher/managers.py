@@ -142,14 +142,16 @@ class RateLimitKeyManager(Manager["RateLimitKey"]):
         throttle: object = None,
         fair_by: str | None = None,
         weight: int | None = None,
+        observe: bool = False,
     ) -> "RateLimitKey":
         """Make a key if it does not exist, and return it; the policy of one that does is left as it is.
 
         rate, throttle: (limit, period), {"limit", "period"} or Celery's "100/m"; the period as ISO 8601, seconds or a
         timedelta. fair_by: the template of the keys by which waiting calls take turns; weight: how many turns those of
-        this key take there. Raises PolicyInvalid or CallInvalid naming the field.
+        this key take there. observe: its limits stop nothing, and what they would have delayed is counted.
+        Raises PolicyInvalid or CallInvalid naming the field.
         """
         from dispatcher import api  # noqa: PLC0415 -- as in `send`
 
         limits = {"concurrency": concurrency, "per_worker": per_worker, "rate": rate, "throttle": throttle}
-        return api.declare(name, {**limits, "fair_by": fair_by, "weight": weight})
+        return api.declare(name, {**limits, "fair_by": fair_by, "weight": weight, "observe": observe})

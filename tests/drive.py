@@ -24,7 +24,7 @@ from dispatcher.lifecycle import place, send
 from dispatcher.lifecycle.run import RetryAsked
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.reports import Runnable, rate_limit_status, runnable_calls
-from dispatcher.reports.status import KeyStatus
+from dispatcher.reports.status import KeyStatus, Observed
 from dispatcher.request import Call, Changes
 from dispatcher.states import State
 from tests.clock import Clock
@@ -157,6 +157,12 @@ class Drive(ABC):
         """Return what the status shows of a key."""
         (status,) = rate_limit_status([key])
         return status
+
+    def observed(self, key: str = "api") -> Observed:
+        """Return what the limits of an observed key would have done."""
+        found = self.status(key).observed
+        assert found is not None
+        return found
 
     def runnable(self) -> Runnable:
         """Return how many calls of the queue could start if a process were free."""

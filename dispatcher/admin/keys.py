@@ -113,7 +113,7 @@ class KeyForm(ConfirmedForm, ModelForm):  # type: ignore[type-arg]
         model = RateLimitKey
         fields = (
             *("name", "concurrency", "per_worker", "rate_limit", "rate_period", "throttle_limit", "throttle_period"),
-            *("fair_by", "weight"),
+            *("fair_by", "weight", "is_observed"),
         )
 
     def clean_name(self) -> str:
@@ -188,6 +188,7 @@ def limits_of(values: dict[str, Any]) -> dict[str, Any]:
         "rate": rate("rate"),
         "throttle": rate("throttle"),
         **({"fair_by": values["fair_by"] or None, "weight": values.get("weight")} if "fair_by" in values else {}),
+        **({"observe": values["is_observed"]} if "is_observed" in values else {}),
     }
 
 
@@ -198,11 +199,11 @@ class KeyAdmin(BoundedAdmin):
     form = KeyForm
     change_form_template = "admin/dispatcher/ratelimitkey/change_form.html"
     list_display = ("name", "state_now", "limits", "in_flight", "window", "waiting")
-    list_filter = ("is_paused",)
+    list_filter = ("is_paused", "is_observed")
     search_fields = ("name__startswith",)
     search_help_text = "The start of the key's name."
     ordering = ("name",)
-    actions = ("pause", "resume", "override", "end_override")
+    actions = ("pause", "resume", "override", "end_override", "observe", "enforce")
     fieldsets: ClassVar = [
         (None, {"fields": ("name",)}),
         (
@@ -212,6 +213,7 @@ class KeyAdmin(BoundedAdmin):
                     ("concurrency", "per_worker"),
                     ("rate_limit", "rate_period"),
                     ("throttle_limit", "throttle_period"),
+                    "is_observed",
                 )
             },
         ),
@@ -267,6 +269,8 @@ class KeyAdmin(BoundedAdmin):
     def state_now(self, key: RateLimitKey) -> str:
         status = _status(key)
         words = status.state.label
+        if status.observed:
+            words += f": {status.observed}"
         if status.blocked_until:
             words += f" until {_shown(status.blocked_until)}"
         return words + (f", overridden until {_shown(status.overridden_until)}" if status.overridden_until else "")
@@ -309,6 +313,22 @@ class KeyAdmin(BoundedAdmin):
     @admin.action(permissions=["pause"], description="Resume (ends a pause or a block)")
     def resume(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         self._each(request, keys, partial(api.resume, by=_actor(request)), "resumed")
+
+    @admin.action(permissions=["change"], description="Observe: let the limits stop nothing, and count what they would")
+    def observe(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
+        self._each(request, keys.filter(is_observed=False), partial(api.observe, by=_actor(request)), "observed")
+
+    @admin.action(permissions=["change"], description="Enforce the limits of observed keys")
+    def enforce(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
+        """Put the limits of the selected keys in force."""
+        oversized: list[int] = []
+        self._each(
+            request,
+            keys.filter(is_observed=True),
+            lambda name: oversized.append(api.enforce(name, by=_actor(request))),
+            "enforced",
+        )
+        self._warn(request, sum(oversized))
 
     @admin.action(permissions=["override"], description="End override")
     def end_override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:

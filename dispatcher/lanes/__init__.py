@@ -73,9 +73,13 @@ def declared_policy(name: str) -> Policy | None:
     """
     if groups.is_group(name):
         return Policy()
-    keys = conf().keys
-    best = _best(name, keys)
-    return None if best is None else Policy.parse(keys[best], f"DISPATCHER['keys'][{best!r}]")
+    best = declared_by(name)
+    return None if best is None else Policy.parse(conf().keys[best], f"DISPATCHER['keys'][{best!r}]")
+
+
+def declared_by(name: str) -> str | None:
+    """Return the name in the settings that declares a key: its own, or the longest template that fits."""
+    return _best(name, conf().keys)
 
 
 def _best(name: str, names: Collection[str]) -> str | None:

@@ -21,7 +21,7 @@ from dispatcher.states import State
 
 _QUEUE: Final = "queue:"
 _STRATEGIES: Final = ("concurrency", "per_worker", "rate", "throttle")
-_TURNS: Final = ("fair_by", "weight")
+_LASTING: Final = ("fair_by", "weight", "observe")
 """What a policy has beside its limits: no override changes it."""
 
 
@@ -52,13 +52,16 @@ class Revoked:
 def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, by: By = "") -> int:
     """Store other limits for a key; return its id. Raises PolicyInvalid or KeyNotFound.
 
-    keeps_others: strategies not named stay as they are; else they are taken away.
+    keeps_others: strategies not named stay as they are; else they are taken away. Whether it is observed stays, too:
+    other limits of a key do not enforce them.
     """
-    changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in (*_STRATEGIES, *_TURNS)}
+    changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in (*_STRATEGIES, *_LASTING)}
+    changes["has_observe"] = "observe" in limits
     policy = Policy.parse(limits)
     mixture.check_policy(name, policy)
     with history.recorded("limit", by, names=[name]):
-        return _only(sql.fetch("limit_key", int, {"name": name, **changes, **policy.columns()}), name)
+        params = {"name": name, "is_settings": history.actor(by).source == history.BY_SETTINGS}
+        return _only(sql.fetch("limit_key", int, {**params, **changes, **policy.columns()}), name)
 
 
 def pause(name: str, *, by: By = "") -> int:
@@ -108,7 +111,7 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
         raise PolicyInvalid("until", f"{ends_at.isoformat()} is past (it is {now.isoformat()}); give a time to come.")
     named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
     policy = Policy.parse(limits, "override")
-    for field in _TURNS:
+    for field in _LASTING:
         if field in limits:
             raise PolicyInvalid(f"override.{field}", "an override changes limits only; store it with the key's own.")
     mixture.check_policy(name, policy, "override.per_worker")

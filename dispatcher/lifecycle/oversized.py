@@ -61,7 +61,8 @@ def count(name: str, limits: Mapping[str, Any], *, keeps_others: bool) -> int:
     key = RateLimitKey.objects.filter(name=name).first()
     if key is None:
         raise KeyNotFound(name, lanes.known_names())
-    policy = Policy.parse({**(stored(key).as_json() if keeps_others else {}), **limits})
+    others = stored(key).as_json() if keeps_others else {"observe": key.is_observed}
+    policy = Policy.parse({**others, **limits})
     if policy.largest_cost >= _LARGEST:
         return 0
     (calls,) = sql.fetch("count_oversized", int, {"name": name, "cost": policy.largest_cost, "bound": _COUNTED})

@@ -90,6 +90,8 @@ class Policy:
     """The template of the keys by which the calls that wait for this key take turns, such as `tenant:*`."""
     weight: int = 1
     """How many turns its calls take as a share of such a key, beside one of a share of weight 1."""
+    observe: bool = False
+    """The limits stop nothing; what they would have delayed is counted."""
 
     @classmethod
     def parse(cls, value: Mapping[str, Any], field: str = "policy") -> Self:
@@ -106,6 +108,7 @@ class Policy:
             throttle=Rate.parse(value.get("throttle"), f"{field}.throttle"),
             fair_by=_template(value.get("fair_by"), f"{field}.fair_by"),
             weight=_whole(value, field, "weight", 1, ", or None for 1", most=HEAVIEST) or 1,
+            observe=_flag(value.get("observe"), f"{field}.observe"),
         )
 
     @property
@@ -128,6 +131,8 @@ class Policy:
 
     def _costs(self) -> Iterator[tuple[int, str]]:
         """Return the largest cost that each limit allows, and the limit in words."""
+        if self.observe:
+            return
         if self.concurrency:
             yield self.concurrency, f"the concurrency is {self.concurrency}"
         if self.per_worker:
@@ -149,6 +154,7 @@ class Policy:
             "throttle_period": self.throttle and self.throttle.period,
             "fair_by": self.fair_by,
             "weight": self.weight,
+            "is_observed": self.observe,
         }
 
     def as_json(self) -> dict[str, Any]:
@@ -160,6 +166,7 @@ class Policy:
             "throttle": self.throttle and self.throttle.as_json(),
             **({"fair_by": self.fair_by} if self.fair_by is not None else {}),
             **({"weight": self.weight} if self.weight > 1 else {}),
+            **({"observe": True} if self.observe else {}),
         }
 
 
@@ -167,6 +174,12 @@ def _template(value: object, field: str) -> str | None:
     if value is None or (isinstance(value, str) and _TEMPLATE.fullmatch(value)):
         return value
     raise PolicyInvalid(field, f"{value!r} must be the beginning of key names and a *, such as 'tenant:*', or None.")
+
+
+def _flag(value: object, field: str) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    raise PolicyInvalid(field, f"{value!r} must be True or False.")
 
 
 def _whole(
@@ -191,6 +204,7 @@ class PolicyRow:
     throttle_period: timedelta | None
     fair_by: str | None
     weight: int
+    is_observed: bool
 
 
 def stored(key: Any, prefix: str = "") -> Policy:
@@ -207,6 +221,7 @@ def stored(key: Any, prefix: str = "") -> Policy:
         throttle=rate("throttle"),
         fair_by=key.fair_by,
         weight=key.weight,
+        observe=key.is_observed,
     )
 
 
@@ -231,5 +246,6 @@ def describe(policy: Policy) -> str:
         *([f"{throttle.limit} per {describe_period(throttle)}"] if throttle else []),
         *([f"turns by {policy.fair_by}"] if policy.fair_by is not None else []),
         *([f"weight {policy.weight}"] if policy.weight > 1 else []),
+        *(["observed"] if policy.observe else []),
     ]
     return ", ".join(named) or "no limits"

@@ -13,7 +13,13 @@ from dispatcher.reports.words import brief, in_words
 
 GAP: Final = 2
 SHORTEST_NAME: Final = 12
-_COLORS: Final = {KeyState.PAUSED: "red", KeyState.BLOCKED: "red", KeyState.AT_LIMIT: "yellow", KeyState.OPEN: "green"}
+_COLORS: Final = {
+    KeyState.PAUSED: "red",
+    KeyState.BLOCKED: "red",
+    KeyState.AT_LIMIT: "yellow",
+    KeyState.OBSERVED: "cyan",
+    KeyState.OPEN: "green",
+}
 
 
 def table(keys: Sequence[KeyStatus], width: int) -> Text:
@@ -95,6 +101,7 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
         next_start = "now" if key.next_start_at <= key.at else in_words(key.next_start_at, key.at)
         following = "" if key.is_paused else f"; next start {next_start}"
         yield "Throttle", f"{policy.throttle.limit} per {describe_period(policy.throttle)}{following}"
+    yield from _observed(key)
     yield from _turns(key)
     if key.members is not None:
         yield "Members", f"{key.members.total}, of which {key.members.open} have room"
@@ -110,6 +117,12 @@ def _details(key: KeyStatus) -> Iterator[tuple[str, str]]:
     yield "Waiting", f"{key.waiting:,}{since}"
     if key.oversized:
         yield "Oversized", f"{key.oversized:,} of these cost more than the limits ever allow, and wait alone"
+
+
+def _observed(key: KeyStatus) -> Iterator[tuple[str, str]]:
+    """Say what the limits of an observed key would have done."""
+    if key.observed is not None:
+        yield "Observed", f"since {key.observed.since:%Y-%m-%d %H:%M:%S %Z}; its limits {key.observed}"
 
 
 def _turns(key: KeyStatus) -> Iterator[tuple[str, str]]:
@@ -137,6 +150,7 @@ _COLUMNS: Final[dict[str, Callable[[KeyStatus], str]]] = {
     "Waiting": lambda key: f"{key.waiting:,}",
     "Oldest": lambda key: _span(key.waiting_since, key.at),
     "Oversized": lambda key: f"{key.oversized:,}" if key.oversized else "",
+    "Would delay": lambda key: f"{key.observed.delayed:,}" if key.observed else "",
     "Override": lambda key: _span(key.at, key.overridden_until),
 }
 """What a column says of a key, by its title."""

@@ -68,7 +68,10 @@ CREATE TABLE dispatcher_start (
     at timestamptz NOT NULL,
     total bigint NOT NULL,
     cost bigint NOT NULL,
-    last_cost int NOT NULL
+    last_cost int NOT NULL,
+    delayed bigint,
+    longest interval,
+    allowed_at timestamptz
 );
 CREATE INDEX start_key ON dispatcher_start (key_id, at, total);
 
@@ -201,6 +204,22 @@ class Migration(migrations.Migration):
                 (
                     "last_cost",
                     models.PositiveIntegerField(help_text="The cost of its last start: it delays the next one."),
+                ),
+                (
+                    "delayed",
+                    models.BigIntegerField(
+                        help_text="Of an observed key: how many starts its limits would have delayed so far.", null=True
+                    ),
+                ),
+                (
+                    "longest",
+                    models.DurationField(help_text="By how much rate and throttle would have at the most.", null=True),
+                ),
+                (
+                    "allowed_at",
+                    models.DateTimeField(
+                        help_text="When they would have let the last start of the trip go.", null=True
+                    ),
                 ),
             ],
             options={
@@ -343,7 +362,7 @@ class Migration(migrations.Migration):
                     models.CharField(help_text="limit, override, end_override, pause, resume or block.", max_length=16),
                 ),
                 ("actor", models.CharField(blank=True, help_text="A user name, or token:NAME.", max_length=255)),
-                ("source", models.CharField(help_text="admin, http or python.", max_length=16)),
+                ("source", models.CharField(help_text="admin, http, python or settings.", max_length=16)),
                 ("reason", models.TextField(blank=True)),
                 ("before", models.JSONField()),
                 ("after", models.JSONField()),
@@ -561,6 +580,15 @@ class Migration(migrations.Migration):
                         db_default=1,
                         default=1,
                         help_text="How many turns its calls take as a share, beside one of a share of weight 1.",
+                    ),
+                ),
+                (
+                    "is_observed",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="Its limits stop nothing: what they would have delayed is counted.",
+                        verbose_name="observed",
                     ),
                 ),
                 (
@@ -1122,5 +1150,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("fa2e7b39"),
+        InstallFunctions("0a80fd5b"),
     ]

@@ -14,7 +14,7 @@ class KeyChange(Record):
     key = models.CharField(max_length=255, help_text="The name, because the record outlives the key.")
     verb = models.CharField(max_length=16, help_text="limit, override, end_override, pause, resume or block.")
     actor = models.CharField(max_length=255, blank=True, help_text="A user name, or token:NAME.")
-    source = models.CharField(max_length=16, help_text="admin, http or python.")
+    source = models.CharField(max_length=16, help_text="admin, http, python or settings.")
     reason = models.TextField(blank=True)
     before = models.JSONField()
     after = models.JSONField()

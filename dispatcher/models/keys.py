@@ -72,6 +72,13 @@ class RateLimitKey(Record):
         help_text="How many turns its calls take as a share, beside one of a share of weight 1.",
     )
 
+    is_observed = models.BooleanField(
+        "observed",
+        default=False,
+        db_default=False,
+        help_text="Its limits stop nothing: what they would have delayed is counted.",
+    )
+
     is_from_template = models.BooleanField(
         default=False,
         db_default=False,
@@ -137,6 +144,11 @@ class Start(Record):
     total = models.BigIntegerField(help_text="The cost of all starts of the key so far.")
     cost = models.PositiveBigIntegerField(help_text="The cost of the starts of this trip.")
     last_cost = models.PositiveIntegerField(help_text="The cost of its last start: it delays the next one.")
+    delayed = models.BigIntegerField(
+        null=True, help_text="Of an observed key: how many starts its limits would have delayed so far."
+    )
+    longest = models.DurationField(null=True, help_text="By how much rate and throttle would have at the most.")
+    allowed_at = models.DateTimeField(null=True, help_text="When they would have let the last start of the trip go.")
 
     class Meta:
         managed = False

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from dispatcher import groups, lanes, sql
 from dispatcher.conf import conf, counting
+from dispatcher.limits.durations import format_duration
 from dispatcher.limits.policy import Policy, PolicyRow, in_force, stored
-from dispatcher.reports.words import format_time
+from dispatcher.reports.words import brief, format_time
 from dispatcher.states import Labelled
 
 _MOST_SHARES: Final = 1000
@@ -21,6 +22,7 @@ class KeyState(Labelled):
     PAUSED = "paused"
     BLOCKED = "blocked"
     AT_LIMIT = "at_limit"
+    OBSERVED = "observed"
     OPEN = "open"
 
 
@@ -49,6 +51,28 @@ class Share:
     def as_json(self) -> dict[str, Any]:
         """Write it without the key that it is shown with."""
         return {name: value for name, value in asdict(self).items() if name != "key"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What the limits of an observed key would have done, see the function observe."""
+
+    since: datetime
+    """When its limits last changed, or it came to be observed."""
+    delayed: int
+    """How many starts they would have delayed."""
+    longest: timedelta | None
+    """By how much rate and throttle would have delayed one at the most; None: they would have delayed none."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Write it; the duration as ISO 8601."""
+        longest = None if self.longest is None else format_duration(self.longest)
+        return {"since": format_time(self.since), "delayed": self.delayed, "longest": longest}
+
+    def __str__(self) -> str:
+        """Write it for people."""
+        calls = "1 call" if self.delayed == 1 else f"{self.delayed:,} calls"
+        return f"would have delayed {calls}" + (f", the longest by {brief(self.longest)}" if self.longest else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +117,8 @@ class KeyStatus:
     """Of a group."""
     shares: Sequence[Share] = ()
     """Of a key with fair_by that was named, those that wait."""
+    observed: Observed | None = None
+    """None: its limits are enforced."""
 
     @property
     def in_flight(self) -> int:
@@ -111,7 +137,14 @@ class KeyStatus:
             return KeyState.PAUSED
         if self.blocked_until is not None:
             return KeyState.BLOCKED
-        return KeyState.AT_LIMIT if self.stopped_by else KeyState.OPEN
+        if self.stopped_by:
+            return KeyState.AT_LIMIT
+        return KeyState.OPEN if self.observed is None else KeyState.OBSERVED
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it lets a call of cost 1 start."""
+        return self.state in (KeyState.OPEN, KeyState.OBSERVED)
 
     def as_json(self) -> dict[str, Any]:
         """Write it as the Open Job Spec does (rate limiting, section 10.1), with what more is known."""
@@ -135,6 +168,7 @@ class KeyStatus:
             "fair_by": self.policy.fair_by,
             "weight": self.policy.weight,
             "shares": [share.as_json() for share in self.shares] if self.policy.fair_by else None,
+            "observed": self.observed and self.observed.as_json(),
             "active": self.in_flight,
             "running": self.running,
             "admitted": self.admitted,
@@ -173,6 +207,9 @@ class _KeyRow(PolicyRow):
     room: int
     next_at: datetime | None
     spent: int
+    delayed: int | None
+    longest: timedelta | None
+    limited_at: datetime
     frees_at: datetime | None
     resets_at: datetime | None
     opens_at: datetime | None
@@ -202,9 +239,9 @@ def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | No
 def _with_members(group: KeyStatus, keys: Sequence[KeyStatus]) -> KeyStatus:
     """Return how a group stands, which has room while one of its members has."""
     members = [key for key in keys if groups.has_member(group.name, key.name)]
-    is_open = [key.state is KeyState.OPEN for key in members]
+    is_open = [key.is_open for key in members]
     counted = replace(group, members=Members(total=len(members), open=sum(is_open)))
-    if any(is_open) or group.state is not KeyState.OPEN:
+    if any(is_open) or not group.is_open:
         return counted
     opens_at = min((key.opens_at for key in members if key.opens_at is not None), default=None)
     return replace(counted, stopped_by=("members",), opens_at=opens_at)
@@ -239,13 +276,21 @@ def _status(row: _KeyRow) -> KeyStatus:
         most_of_one_worker=row.mine if policy.per_worker else None,
         waiting_since=row.waiting_since,
         oversized=row.oversized,
+        observed=_observed(row),
     )
+
+
+def _observed(row: _KeyRow) -> Observed | None:
+    if row.delayed is None:
+        return None
+    return Observed(since=row.limited_at, delayed=row.delayed, longest=row.longest)
 
 
 def _stopping(row: _KeyRow, policy: Policy) -> Iterator[str]:
     """Name the limits that leave no room for a cost of 1; the ramp after a block, if they alone would leave some."""
-    is_full = policy.concurrency is not None and row.held >= policy.concurrency
-    is_spent = policy.rate is not None and row.unstarted + row.spent >= policy.rate.limit
+    concurrency, rate = (None, None) if policy.observe else (policy.concurrency, policy.rate)
+    is_full = concurrency is not None and row.held >= concurrency
+    is_spent = rate is not None and row.unstarted + row.spent >= rate.limit
     is_ramping = row.room == 0 and row.blocked_until is not None and row.blocked_until <= row.now
     if is_full:
         yield "concurrency"

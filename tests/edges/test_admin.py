@@ -19,7 +19,7 @@ from dispatcher import api, engine
 from dispatcher.admin.base import batches
 from dispatcher.engine import workers
 from dispatcher.lifecycle import heartbeat
-from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.models import CallQueue, KeyChange, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from tests.builders import HERE, held, seen, ticket_of
@@ -209,6 +209,7 @@ def test_calls_are_cancelled_retried_and_run(clerk: Callable[..., Client]) -> No
 PERMISSIONS = {"cancel": "cancel_callqueue", "retry": "retry_callqueue", "run_now": "run_callqueue"}
 PERMISSIONS |= dict.fromkeys(("pause", "resume"), "pause_ratelimitkey")
 PERMISSIONS |= dict.fromkeys(("override", "end_override"), "override_ratelimitkey")
+PERMISSIONS |= dict.fromkeys(("observe", "enforce"), "change_ratelimitkey")
 
 
 @pytest.mark.parametrize("action", PERMISSIONS)
@@ -240,6 +241,28 @@ def test_keys_are_paused_and_resumed(clerk: Callable[..., Client]) -> None:
     act(client, KEYS, "resume", key)
     assert seen(call).state == State.DISPATCHED
     assert LogEntry.objects.filter(object_id=str(key.pk)).count() == 2
+
+
+def test_keys_are_observed_and_enforced(clerk: Callable[..., Client]) -> None:
+    key = RateLimitKey.objects.declare("api", concurrency=0)
+    client = clerk("change_ratelimitkey")
+    assert "1 key: observed" in act(client, KEYS, "observe", key)
+    call = CallQueue.objects.send("t", keys=["api"])
+    assert seen(call).state == State.DISPATCHED
+    assert "Observed: would have delayed" in read(client, KEYS)
+    assert "its limits would have delayed" in read(client, key)
+    assert "No key was changed" in act(client, KEYS, "observe", key)
+    assert "1 key: enforced" in act(client, KEYS, "enforce", key)
+    assert not the_key().is_observed
+    assert [*KeyChange.objects.values_list("source", flat=True)] == ["admin", "admin"]
+
+
+def test_whether_a_key_is_observed_is_a_field_of_its_form(clerk: Callable[..., Client]) -> None:
+    key, client = RateLimitKey.objects.declare("api", concurrency=1), clerk("change_ratelimitkey")
+    post(client, key, concurrency="2", weight="1", is_observed="on")
+    assert (the_key().concurrency, the_key().is_observed) == (2, True)
+    post(client, key, concurrency="2", weight="1")
+    assert not the_key().is_observed
 
 
 def test_a_key_is_overridden_until_a_time(clerk: Callable[..., Client]) -> None:

@@ -34,12 +34,13 @@ COMMANDS = {
     for name, words in {
         "rate_limit_status": [],
         "dispatcher_audit": [],
+        "dispatcher_limits": ["show"],
         "explain_take": ["api"],
         "dispatcher_token": ["--list"],
     }.items()
     if name in get_commands()
 }
-FAILURES = {"rate_limit_status": 1, "dispatcher_audit": 2, "explain_take": 1, "dispatcher_token": 1}
+FAILURES = {name: 2 if name == "dispatcher_audit" else 1 for name in COMMANDS}
 
 
 def run(name: str, database_url: str) -> tuple[int, list[str]]:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,9 +18,9 @@ from django.utils import timezone
 
 from dispatcher import api, engine
 from dispatcher.celery import periodic
-from dispatcher.lifecycle import heartbeat, periodic_runs
+from dispatcher.lifecycle import claim, heartbeat, periodic_runs
 from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
-from tests.builders import HERE, held
+from tests.builders import HERE, held, seen, ticket_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -62,6 +63,20 @@ def test_a_key_is_reported_in_full_with_its_pause() -> None:
     assert "1 of 2: 0 running, 1 on the way to a worker" in reply
     api.pause("api")
     assert "api: paused" in printed("--key", "api")
+
+
+def test_an_observed_key_says_what_its_limits_would_have_delayed() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1, throttle=(1, 60), observe=True)
+    for _ in range(3):
+        call = CallQueue.objects.send("t", keys=["api"])
+        claim.claim(call.id, ticket_of(seen(call)), claim_id=uuid4())
+    (line,) = [line for line in printed().splitlines() if line.startswith("api")]
+    assert line.split()[1:3] == ["observed", "3/1"]
+    assert "Would delay" in printed()
+    assert re.search("its limits would have delayed 2 calls, the longest by [12] min", printed("--key", "api"))
+    (item,) = as_json()["items"]
+    assert (item["state"], item["stopped_by"], item["observed"]["delayed"]) == ("observed", [], 2)
+    assert re.match("PT1M|PT2M", item["observed"]["longest"])
 
 
 @pytest.mark.parametrize(("tasks", "words"), [(["other"], "knows task t"), (["t"], "never start, of task t")])

@@ -52,6 +52,19 @@ def test_a_pattern_that_matches_keys_of_the_dispatcher_needs_the_scope_admin(hol
     assert error_of(holder("send").post("/jobs", job(keys=[pattern]), status=403))[0] == "permission_denied"
 
 
+# Keys that are observed
+
+
+def test_an_observed_key_says_what_its_limits_would_have_delayed(api: Api) -> None:
+    RateLimitKey.objects.declare("smtp", concurrency=1, observe=True)
+    for _ in range(3):
+        api.push(options={"keys": ["smtp"]})
+    assert len(api.fetch(count=9)) == 3
+    shown = api.get("/rate-limits/smtp")
+    assert (shown["state"], shown["observed"]["delayed"]) == ("observed", 2)
+    assert "observed" not in api.get("/rate-limits/egress:1")
+
+
 # Limits per worker
 
 

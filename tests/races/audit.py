@@ -171,6 +171,8 @@ def _totals() -> Iterable[str]:
 def _limits(rows: _Rows) -> Iterable[str]:
     spent = _spent_by_key(rows)
     for key in rows.keys.values():
+        if key.is_observed:
+            continue
         of_key, slots = spent[key.id], rows.slots_of(key)
         if key.concurrency is not None and (held := sum(slot.cost for slot in slots)) > key.concurrency:
             yield f"{key}: {held} in slots, {key.concurrency} allowed"
@@ -278,7 +280,7 @@ def _is_shut(rows: _Rows, key: RateLimitKey, cost: int, *, is_member: bool = Fal
     held = sum(slot.cost for slot in rows.slots_of(key))
     concurrency = key.override_concurrency if key.override_until and key.override_until > rows.now else key.concurrency
     is_full = concurrency is not None and held + cost > concurrency and (is_member or held > 0 or concurrency == 0)
-    return key.is_paused or is_full
+    return key.is_paused or (is_full and not key.is_observed)
 
 
 def _order(rows: _Rows) -> Iterable[str]:

@@ -11,6 +11,7 @@ from tests.rules.reference import (
     Call,
     Key,
     Lane,
+    Limits,
     Slot,
     Start,
     State,
@@ -37,6 +38,8 @@ def faults(before: State, after: State, trip: Trip, answer: Answer) -> list[str]
 
 
 def _in_force(key: Key, now: int) -> Any:
+    if key.is_observed:
+        return Limits()
     return key.override if key.override_until is not None and key.override_until > now else key.limits
 
 
@@ -187,8 +190,9 @@ def _is_looked_at(state: State, key: int) -> bool:
 
 
 def _kept_until(state: State, key: int) -> float:
-    """Return until when room of a key is kept for lanes; 0: it is not."""
-    kept = [lane.kept_until for lane in state.lanes.values() if lane.kept_until and key in all_keys(state, lane)]
+    """Return until when room of a key, or of a member of it, is kept for lanes; 0: it is not."""
+    keys = {key, *(member.id for member in state.members(state.keys[key]))}
+    kept = [lane.kept_until for lane in state.lanes.values() if lane.kept_until and keys & {*all_keys(state, lane)}]
     return max((until for until in kept if until < inf), default=0)
 
 

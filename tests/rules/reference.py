@@ -71,6 +71,7 @@ class Key:
     blocked_until: int | None = None
     fair_by: str | None = None
     weight: int = 1
+    is_observed: bool = False
 
     @property
     def is_group(self) -> bool:
@@ -164,6 +165,9 @@ class Start(NamedTuple):
     total: int
     cost: int
     last_cost: int
+    delayed: int | None = None
+    longest: int | None = None
+    allowed_at: int | None = None
 
 
 class Note(NamedTuple):
@@ -254,12 +258,25 @@ class Room:
     total: int | None
     last_at: int | None
     last_cost: int | None
+    observed: "Observed | None" = None
     used: int = 0
     earlier: list[Start] = field(default_factory=list)
 
     def is_open(self, cost: int, until: int) -> bool:
         """Return whether a call of this cost may start."""
         return self.room >= cost and (self.next_at is None or self.next_at <= until)
+
+
+@dataclass(kw_only=True)
+class Observed:
+    """What the limits of an observed key would have done; see observe.sql."""
+
+    limits: Limits
+    spent: int
+    spent_from: int | None
+    delayed: int
+    longest: int | None
+    allowed_at: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,19 +357,22 @@ def unknown_first(value: Any) -> tuple[bool, Any]:
 def room(state: State, key: Key, worker: Any, now: int, tuning: Tuning) -> Room:
     """Return what a key allows now, by the limits in force."""
     has_override = key.override_until is not None and key.override_until > now
-    limits = key.override if has_override else key.limits
+    given = key.override if has_override else key.limits
+    limits = Limits() if key.is_observed else given
     slots = [slot for slot in state.slots if slot.key == key.id]
     held = sum(slot.cost for slot in slots)
     unstarted = sum(slot.cost for slot in slots if slot.started_at is None)
     mine = sum(slot.cost for slot in slots if worker is not None and slot.worker == worker)
     is_counted = (
-        key.limits.is_timed
+        key.is_observed
+        or key.limits.is_timed
         or key.override.is_timed
         or (not key.is_group and any(group.has(key) for group in state.keys.values()))
     )
-    starts = state.starts.get(key.id, []) if is_counted else []
+    starts = state.starts.get(key.id, [])
     last = max(starts, key=lambda start: (start.at, start.total), default=None)
-    counted = sum(start.cost for start in _counted(state, key, limits, now, tuning)) if is_counted else 0
+    window = _counted(state, key, given, now, tuning)
+    counted = sum(start.cost for start in window)
     blocked, ramp = key.blocked_until, tuning.ramp
     is_blocked = blocked is not None and blocked > now
     step = 8 * (now - blocked) // ramp if blocked is not None and blocked <= now < blocked + ramp else None
@@ -385,6 +405,16 @@ def room(state: State, key: Key, worker: Any, now: int, tuning: Tuning) -> Room:
         total=last and last.total,
         last_at=last and last.at,
         last_cost=last and last.last_cost,
+        observed=Observed(
+            limits=given,
+            spent=counted,
+            spent_from=min((start.at for start in window), default=None),
+            delayed=(last and last.delayed) or 0,
+            longest=last and last.longest,
+            allowed_at=last and last.allowed_at,
+        )
+        if key.is_observed
+        else None,
     )
 
 
@@ -395,6 +425,27 @@ def _counted(state: State, key: Key, limits: Limits, now: int, tuning: Tuning) -
     assert limits.rate_period is not None
     since = now - limits.rate_period - tuning.margin
     return [start for start in state.starts.get(key.id, []) if start.at > since]
+
+
+def observe(key: Room, cost: int, now: int, tuning: Tuning) -> None:
+    """Count what the limits of a key would have done with a call that starts now, if it is observed."""
+    seen = key.observed
+    if seen is None:
+        return
+    limits, at = seen.limits, latest(now, seen.allowed_at)
+    if limits.throttle_limit is not None and seen.allowed_at is not None:
+        at = max(at, seen.allowed_at + limits.spacing(key.last_cost or 0))
+    seen.spent += cost
+    if limits.rate_limit is not None and limits.rate_period is not None and seen.spent > limits.rate_limit:
+        first = now if seen.spent_from is None else seen.spent_from
+        at = max(at, first + limits.rate_period + tuning.margin)
+        if seen.allowed_at is not None and seen.allowed_at > now:
+            at = max(at, seen.allowed_at + -(-limits.rate_period * (key.last_cost or 0) // limits.rate_limit))
+    is_late = at > now + tuning.horizon
+    is_over = limits.concurrency is not None and key.held - key.unstarted > limits.concurrency
+    seen.allowed_at = min(at, now + 366 * 86_400 * SECOND)
+    seen.longest = latest(seen.longest, seen.allowed_at - now) if is_late else seen.longest
+    seen.delayed += is_late or is_over
 
 
 def opening(state: State, key: Room, cost: int, now: int, tuning: Tuning) -> int | None:
@@ -1087,6 +1138,7 @@ class _Choice:
             key.own -= cost
             key.held += cost
             if taker == "mine" and self.trip.becomes == "active":
+                observe(key, cost, self.now, self.trip.tuning)
                 start_at = latest(key.last_at, counted_at)
                 if key.used and key.last_at < start_at:
                     _close_start(key)
@@ -1153,6 +1205,9 @@ def _settled(state: State, trip: Trip, id: int, chosen: Chosen, *, is_shared: bo
 def _close_start(key: Room) -> None:
     """Let what the trip has started so far count by its own time."""
     start = Start(key.last_at or 0, (key.total or 0) + key.used, key.used, key.last_cost or 0)
+    if key.observed is not None:
+        seen = key.observed
+        start = start._replace(delayed=seen.delayed, longest=seen.longest, allowed_at=seen.allowed_at)
     key.earlier.append(start)
     key.total, key.used = start.total, 0
 
@@ -1318,6 +1373,8 @@ def claim(state: State, given: Claim) -> tuple[int | None, str | None]:
     state.slots = [slot for slot in state.slots if slot.call != call.id]
     state.slots += [slot._replace(worker=given.worker, started_at=start_at) for slot in slots]
     for key in keys:
+        key.unstarted -= costs[key.id]
+        observe(key, costs[key.id], now, tuning)
         key.used = key.last_cost = costs[key.id]
         key.last_at = latest(key.last_at, start_at + tuning.slack)
     count_starts(state, keys)

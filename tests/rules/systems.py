@@ -101,6 +101,7 @@ def random_system(rnd: Random) -> State:
             is_paused=rnd.random() < 0.05,
             fair_by=pick(["t:*", "t:*", "k*"]) if rnd.random() < fair else None,
             weight=pick([1, 1, 2, 3]),
+            is_observed=rnd.random() < 0.2,
             blocked_until=pick([None, None, None, BEGIN + SECOND, BEGIN - 2 * SECOND, BEGIN - 7 * SECOND]),
         )
     deliveries = {queue: pick(["direct", "direct", "direct", "broker", "http", None]) for queue in QUEUES}
@@ -204,6 +205,8 @@ def _load_keys(db: psycopg.Connection, state: State) -> None:
             "override_until": time(key.override_until),
             "fair_by": key.fair_by,
             "weight": key.weight,
+            "is_observed": key.is_observed,
+            "limited_at": EPOCH,
         }
         for name in LIMITS:
             for prefix, limits in (("", key.limits), ("override_", key.override)):
@@ -319,8 +322,10 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
             for row in rows("SELECT call_id, key_id, cost, worker_id, started_at FROM dispatcher_slot")
         ),
         "starts": Counter(
-            (row[0], Start(back(row[1]) or 0, *row[2:]))
-            for row in rows("SELECT key_id, at, total, cost, last_cost FROM dispatcher_start")
+            (row[0], Start(back(row[1]) or 0, *row[2:6], row[6] and row[6] // timedelta(microseconds=1), back(row[7])))
+            for row in rows(
+                "SELECT key_id, at, total, cost, last_cost, delayed, longest, allowed_at FROM dispatcher_start"
+            )
         ),
         "lanes": {
             row[0]: (row[1], back(row[2]), back(row[3]), float("inf") if row[4] else back(row[5]), row[6])

@@ -218,9 +218,10 @@ class Comparison:
         key = self.rnd.choice([*self.state.keys.values()])
         key.limits.concurrency = self.rnd.choice([None, 1, 2, 4])
         key.is_paused = self.rnd.random() < 0.1
+        key.is_observed = self.rnd.random() < 0.2
         self.db.execute(
-            "UPDATE dispatcher_ratelimitkey SET concurrency = %s, is_paused = %s WHERE id = %s",
-            [key.limits.concurrency, key.is_paused, key.id],
+            "UPDATE dispatcher_ratelimitkey SET concurrency = %s, is_paused = %s, is_observed = %s WHERE id = %s",
+            [key.limits.concurrency, key.is_paused, key.is_observed, key.id],
         )
         self._note(None, key.id)
         if self.rnd.random() < 0.5:

@@ -23,7 +23,6 @@ from dispatcher.management import key_table
 from dispatcher.management.command import console, explained, unknown_keys
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.reports import (
-    KeyState,
     KeyStatus,
     old_transactions,
     rate_limit_status,
@@ -56,7 +55,7 @@ ORDERS: Final[Mapping[str, Callable[[KeyStatus], Any]]] = {
     "waiting": lambda key: -key.waiting,
     "oldest": lambda key: key.waiting_since or datetime.max.replace(tzinfo=key.at.tzinfo),
     "in-use": lambda key: -key.in_flight,
-    "stopped": lambda key: (not key.waiting or key.state is KeyState.OPEN, -key.waiting, -key.in_flight),
+    "stopped": lambda key: (not key.waiting or key.is_open, -key.waiting, -key.in_flight),
 }
 """The orders of keys by what comes first."""
 

@@ -1,6 +1,6 @@
 -- limit_key: change the stored limits of a key, in force from the next trip on, and leave a note for it; a strategy
 -- that is not named stays as it is.
--- From now on it is a person's, and is kept even if it is unused.
+-- From now on it is a person's, and is kept even if it is unused; what the settings write stays a template's.
 WITH limited AS (
     UPDATE dispatcher_ratelimitkey AS key
        SET concurrency = CASE WHEN %(has_concurrency)s::bool THEN %(concurrency)s::int ELSE concurrency END,
@@ -12,7 +12,8 @@ WITH limited AS (
                                   ELSE throttle_period END,
            fair_by = CASE WHEN %(has_fair_by)s::bool THEN %(fair_by)s::text ELSE fair_by END,
            weight = CASE WHEN %(has_weight)s::bool THEN %(weight)s::smallint ELSE weight END,
-           is_from_template = false, limited_at = clock_timestamp()
+           is_observed = CASE WHEN %(has_observe)s::bool THEN %(is_observed)s::bool ELSE is_observed END,
+           is_from_template = is_from_template AND %(is_settings)s::bool, limited_at = clock_timestamp()
      WHERE name = %(name)s::text
     RETURNING key.id
 ), {{keys_noted(limited)}}

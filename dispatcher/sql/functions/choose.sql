@@ -315,6 +315,7 @@ BEGIN
             v_key.unstarted := v_key.unstarted + v_cost;
           ELSIF v_key.is_counted THEN                -- each start counts from its own time on
             v_counts := true;
+            IF v_key.observed IS DISTINCT FROM NULL THEN v_key := @observe(v_key, v_cost, v_now, p_tuning); END IF;
             v_counted_at := GREATEST(v_key.last_at, v_counted_at);
             IF v_key.used > 0 AND v_key.last_at < v_counted_at THEN
               v_counted := v_counted || v_key;

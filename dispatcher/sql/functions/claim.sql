@@ -32,7 +32,7 @@ BEGIN
     PERFORM FROM dispatcher_ratelimitkey AS key
       WHERE key.id = ANY (v_ids)
         AND (@counts(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
-             OR @is_member(key.name, key.is_group))
+             OR key.is_observed OR @is_member(key.name, key.is_group))
       ORDER BY key.id
         FOR NO KEY UPDATE;
   EXCEPTION WHEN lock_not_available THEN
@@ -82,6 +82,10 @@ BEGIN
   FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
     v_keys[i].is_counted := v_keys[i].is_counted OR @is_member(v_keys[i].name, v_keys[i].is_group);
     v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
+    IF v_keys[i].observed IS DISTINCT FROM NULL THEN
+      v_keys[i].unstarted := v_keys[i].unstarted - v_keys[i].used;
+      v_keys[i] := @observe(v_keys[i], v_keys[i].used::int, at, p_tuning);
+    END IF;
     v_keys[i].last_cost := v_keys[i].used;
     v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);
   END LOOP;

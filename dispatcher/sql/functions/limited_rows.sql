@@ -12,6 +12,7 @@ BEGIN
        GROUP BY slot.key_id, key.id
       HAVING sum(slot.cost) >= CASE WHEN key.override_until > p_now THEN key.override_per_worker
                                     ELSE key.per_worker END
+             AND NOT key.is_observed
     ), front AS MATERIALIZED (
       SELECT seen.row
         FROM unnest(p_queues) AS mine (name)

@@ -4,6 +4,17 @@
 -- the index start_key, whatever the rate. A start counts for `p_margin` longer than the period: the way to the
 -- provider. `p_worker`: whose own room is counted. `p_ramp`: how long after a block what is in flight grows, step by
 -- step: 1 at first, twice as much with every eighth of it. Relies on slot_key and start_key.
+-- A key that is observed has room whatever its limits say: what these would do is counted at its starts (see observe).
+CREATE TYPE @observed AS (    -- of such a key: its limits, and what they would have done since they last changed
+    concurrency int,
+    rate_limit int,
+    rate_period interval,
+    throttle_limit int,
+    throttle_period interval,
+    delayed bigint,           -- how many starts they would have delayed
+    longest interval,         -- by how much at the most, as far as rate and throttle say
+    allowed_at timestamptz    -- when these would have let its last start go
+);
 CREATE TYPE @key_room AS (
     id bigint,
     room bigint,              -- the cost that may start for any worker
@@ -29,7 +40,8 @@ CREATE TYPE @key_room AS (
     per_worker int,
     fair_by text,             -- its turns go to shares: calls that spend a key whose name begins so
     spent bigint,             -- the cost of the starts that count in its window
-    spent_from timestamptz    -- when the first of these was
+    spent_from timestamptz,   -- when the first of these was
+    observed @observed        -- NULL: its limits are enforced
 );
 CREATE FUNCTION @room(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
 RETURNS SETOF @key_room LANGUAGE sql STABLE AS $$
@@ -55,9 +67,15 @@ SELECT key.id,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
        key.is_group,
-       @counts(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
+       key.is_observed
+         OR @counts(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
        (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
-       key.name::text, force.concurrency, force.per_worker, key.fair_by::text, counted.spent, (starts.first).at
+       key.name::text, force.concurrency, force.per_worker, key.fair_by::text, counted.spent, (starts.first).at,
+       CASE WHEN key.is_observed
+            THEN (given.concurrency, given.rate_limit, given.rate_period, given.throttle_limit, given.throttle_period,
+                  CASE WHEN (starts.last).at > key.limited_at THEN COALESCE((starts.last).delayed, 0) ELSE 0 END,
+                  CASE WHEN (starts.last).at > key.limited_at THEN (starts.last).longest END,
+                  CASE WHEN (starts.last).at > key.limited_at THEN (starts.last).allowed_at END)::@observed END
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
  CROSS JOIN LATERAL (
@@ -67,7 +85,14 @@ SELECT key.id,
               CASE WHEN override.is_on THEN key.override_rate_period ELSE key.rate_period END AS rate_period,
               CASE WHEN override.is_on THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit,
               CASE WHEN override.is_on THEN key.override_throttle_period ELSE key.throttle_period END
-                  AS throttle_period) AS force
+                  AS throttle_period) AS given
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN NOT key.is_observed THEN given.concurrency END AS concurrency,
+              CASE WHEN NOT key.is_observed THEN given.per_worker END AS per_worker,
+              CASE WHEN NOT key.is_observed THEN given.rate_limit END AS rate_limit,
+              CASE WHEN NOT key.is_observed THEN given.rate_period END AS rate_period,
+              CASE WHEN NOT key.is_observed THEN given.throttle_limit END AS throttle_limit,
+              CASE WHEN NOT key.is_observed THEN given.throttle_period END AS throttle_period) AS force
  CROSS JOIN LATERAL (
        SELECT CASE WHEN key.blocked_until <= p_now AND p_now < key.blocked_until + p_ramp
                    THEN floor(8 * extract(epoch FROM p_now - key.blocked_until) / extract(epoch FROM p_ramp))::int
@@ -84,10 +109,10 @@ SELECT key.id,
                 WHERE start.key_id = key.id
                 ORDER BY start.key_id DESC, start.at DESC, start.total DESC
                 LIMIT 1) AS last,
-              CASE WHEN force.rate_limit IS NOT NULL
+              CASE WHEN given.rate_limit IS NOT NULL
                    THEN (SELECT start
                            FROM dispatcher_start AS start
-                          WHERE start.key_id = key.id AND start.at > p_now - force.rate_period - p_margin
+                          WHERE start.key_id = key.id AND start.at > p_now - given.rate_period - p_margin
                           ORDER BY start.key_id, start.at, start.total
                           LIMIT 1) END AS first
        OFFSET 0) AS starts

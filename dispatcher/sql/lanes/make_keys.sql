@@ -3,20 +3,21 @@
 -- Those with a sender were made over HTTP: who made them is recorded.
 WITH wanted AS (
     SELECT key.name, key.concurrency, key.per_worker, key.rate_limit, key.rate_period, key.throttle_limit,
-           key.throttle_period, key.fair_by, key.weight, key.is_from_template, key.sender, key.policy
+           key.throttle_period, key.fair_by, key.weight, key.is_observed, key.is_from_template, key.sender,
+           key.policy
       FROM unnest(%(name)s::text[], %(concurrency)s::int[], %(per_worker)s::int[], %(rate_limit)s::int[],
                   %(rate_period)s::interval[], %(throttle_limit)s::int[], %(throttle_period)s::interval[],
-                  %(fair_by)s::text[], %(weight)s::smallint[], %(is_from_template)s::bool[], %(sender)s::text[],
-                  %(policy)s::jsonb[])
+                  %(fair_by)s::text[], %(weight)s::smallint[], %(is_observed)s::bool[],
+                  %(is_from_template)s::bool[], %(sender)s::text[], %(policy)s::jsonb[])
            AS key (name, concurrency, per_worker, rate_limit, rate_period, throttle_limit, throttle_period,
-                   fair_by, weight, is_from_template, sender, policy)
+                   fair_by, weight, is_observed, is_from_template, sender, policy)
 ), made AS (
     INSERT INTO dispatcher_ratelimitkey
            (name, concurrency, per_worker, rate_limit, rate_period, throttle_limit, throttle_period, fair_by, weight,
-            is_paused, is_from_template)
+            is_observed, is_paused, is_from_template)
     SELECT wanted.name, wanted.concurrency, wanted.per_worker, wanted.rate_limit, wanted.rate_period,
-           wanted.throttle_limit, wanted.throttle_period, wanted.fair_by, wanted.weight, false,
-           wanted.is_from_template
+           wanted.throttle_limit, wanted.throttle_period, wanted.fair_by, wanted.weight,
+           wanted.is_observed, false, wanted.is_from_template
       FROM wanted
      ORDER BY wanted.name
         ON CONFLICT (name) DO NOTHING

@@ -3,19 +3,23 @@
 -- spent is read by the function room, and when it opens by opening.
 -- `mine`: the most that one worker holds, of keys with a limit per worker. `spent`: the cost of the starts that count
 -- in the window; the first of them ceases to count at `frees_at`, the last at `resets_at`.
+-- `delayed`, `longest`: what an observed key would have delayed since `limited_at`, see the function observe.
 -- Waiting calls are counted lane by lane, from the index alone; the first in line is the oldest that was not moved to
 -- the front. Calls without a lane are few.
 -- What was counted is put together by full joins: these are hashed or merged, and never looped, whatever the statistics
 -- say.
 -- Relies on slot_key, start_key, call_waiting, call_aside, call_oversized and call_unplaced.
 WITH {{clock}}, chosen AS MATERIALIZED (
-    SELECT key.id, key.name, key.is_paused, key.blocked_until, {{policy_columns(key)}}
-      FROM dispatcher_ratelimitkey AS key
+    SELECT key.id, key.name, key.is_paused, key.blocked_until, {{policy_columns(key)}},
+           {{limited_since(key, clock.now)}} AS limited_at
+      FROM clock
+     CROSS JOIN dispatcher_ratelimitkey AS key
      WHERE key.id = ANY (ARRAY(SELECT id FROM dispatcher_ratelimitkey WHERE %(names)s::text[] IS NULL
                                 UNION ALL
                                SELECT id FROM dispatcher_ratelimitkey WHERE name = ANY (%(names)s::text[])))
 ), allowed AS MATERIALIZED (
     SELECT allowed.id AS key_id, allowed.held, allowed.unstarted, allowed.room, allowed.next_at, allowed.spent,
+           (allowed.observed).delayed, (allowed.observed).longest,
            allowed.spent_from + span.counts_for AS frees_at,
            CASE WHEN allowed.spent > 0 THEN allowed.last_at + span.counts_for END AS resets_at,
            {{@opening}}(allowed, 1, %(horizon)s::interval, %(margin)s::interval, %(ramp)s::interval, clock.now)
@@ -23,7 +27,9 @@ WITH {{clock}}, chosen AS MATERIALIZED (
       FROM clock
      CROSS JOIN {{@room}}(ARRAY(SELECT chosen.id FROM chosen), NULL, clock.now, %(margin)s::interval,
                           %(ramp)s::interval) AS allowed
-     CROSS JOIN LATERAL (SELECT allowed.rate_period + %(margin)s::interval AS counts_for) AS span
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(allowed.rate_period, (allowed.observed).rate_period) + %(margin)s::interval AS counts_for
+           ) AS span
 ), held AS MATERIALIZED (
     SELECT chosen.id AS key_id, COALESCE(max(of_worker.cost), 0) AS mine
       FROM chosen
@@ -97,6 +103,7 @@ WITH {{clock}}, chosen AS MATERIALIZED (
 )
 SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until, {{policy_columns(chosen)}},
        allowed.held, allowed.unstarted, allowed.room, allowed.next_at, allowed.spent,
+       allowed.delayed, allowed.longest, chosen.limited_at,
        allowed.frees_at, allowed.resets_at, allowed.opens_at, COALESCE(held.mine, 0) AS mine,
        COALESCE(waiting.calls, 0) AS waiting, waiting.since AS waiting_since,
        (SELECT count(*) FROM dispatcher_callqueue AS call WHERE call.oversized_key_id = chosen.id) AS oversized
