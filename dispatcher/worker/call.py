@@ -42,6 +42,8 @@ class Run:
     slack: timedelta
     """How much later than its start it may begin: what its limits allow for was moved as far."""
     end: End | None = None
+    error: BaseException | None = None
+    """What the task raised."""
 
     @property
     def handle(self) -> Handle:
@@ -79,6 +81,7 @@ class Run:
         if isinstance(outcome, Refused):
             self.end = outcome
             raise Ignore
+        self.error = getattr(outcome, "error", None)
         self.end = run.ending_of(outcome, attempt=start.attempt, policy=start.retry)
         return run.settled(outcome, self.end)
 
@@ -104,19 +107,25 @@ def limits_of(app: Celery, run_: Run, *, soft: float | None, hard: float | None)
     )
 
 
-def execute(app: Celery, run_: Run, hostname: str, events: EventPipe | None) -> End:
-    """Run a call's task by Celery's tracer; return how the attempt ended. events: where its events go, if they do."""
+def execute(
+    app: Celery, run_: Run, hostname: str, events: EventPipe | None, *, tracer: Callable[..., Any] | None = None
+) -> End:
+    """Run a call's task by Celery's tracer; return how the attempt ended. events: where its events go, if they do.
+
+    tracer: one for eager tasks, in place of the task's own.
+    """
     call = run_.start.call
     task = app.tasks[call.task]
     try:
         request = message.request(app, call, hostname)
     except Exception as error:  # noqa: BLE001 -- arguments or options that can't be read end the attempt
         return run_.failed(error)
-    request[RUN] = run_
+    request |= {RUN: run_, "is_eager": tracer is not None}
     logger.info(LOG_RECEIVED, {"name": call.task, "id": str(call.id)})
     if events is not None:
         events.received(task, request)
-    result, info, runtime, _ = task.__trace__(str(call.id), request["args"], request["kwargs"], request)
+    trace = tracer or task.__trace__
+    result, info, runtime, _ = trace(str(call.id), request["args"], request["kwargs"], request)
     if events is not None:
         events.ended(task, request, info, result, runtime)
     return run_.end or run_.failed(RuntimeError("the task's tracer came to no end of the attempt"))

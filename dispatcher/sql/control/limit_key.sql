@@ -12,7 +12,7 @@ WITH limited AS (
                                   ELSE throttle_period END,
            fair_by = CASE WHEN %(has_fair_by)s::bool THEN %(fair_by)s::text ELSE fair_by END,
            weight = CASE WHEN %(has_weight)s::bool THEN %(weight)s::smallint ELSE weight END,
-           is_from_template = false, limited_at = clock_timestamp()
+           is_from_template = false, limited_at = {{now}}
      WHERE name = %(name)s::text
     RETURNING key.id
 ), {{keys_noted(limited)}}
