@@ -1,8 +1,9 @@
 """Results: what Celery's result backend shows of calls that ended in the database alone.
 
-A call that was cancelled, expired, was dropped or lost never comes to the code of Celery that stores its result, so its
-AsyncResult would stay PENDING. The dispenser stores the result of such calls a little later, in the order in which they
-ended and for a bounded time at a stretch. The database stays the truth: a backend that fails harms nothing else.
+A call that was cancelled, expired, was dropped or lost never comes to the code of Celery that ends its task: its
+AsyncResult would stay PENDING, its chord would never close, and its error callbacks would not run. The dispenser ends
+such calls there a little later, whatever has ended them, in the order in which they ended and for a bounded time at a
+stretch. The database stays the truth: a backend that fails harms nothing else.
 """
 
 import logging
@@ -13,11 +14,16 @@ from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
-from celery import Celery, current_app, states
+from billiard.exceptions import TimeLimitExceeded
+from celery import Celery, Task, current_app, states
+from celery.app.task import Context
+from celery.exceptions import TaskRevokedError
 from django.db import connections
 
 from dispatcher import sql
 from dispatcher.errors import WorkerLost
+from dispatcher.messages import message
+from dispatcher.messages.message import Admitted
 from dispatcher.models import ResultCursor
 from dispatcher.states import Reason, State
 
@@ -44,20 +50,19 @@ class _Round:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ended:
-    id: UUID
-    task: str
+class _Ended(Admitted):
+    ticket: UUID | None  # type: ignore[assignment]  # It has none any more.
     state: str
     reason: str | None
-    message: str | None
+    error: dict[str, Any] | None
     finished_at: datetime
 
 
-def report_soon() -> None:
+def report_soon(app: Celery | None = None) -> None:
     """Store the results that are due, in a thread of their own: the caller does not wait for the backend."""
-    if is_wanted() and monotonic() >= _Round.rests_until and not _Round.lock.locked():
+    if monotonic() >= _Round.rests_until and not _Round.lock.locked():
         # A new thread has no current app.
-        app = current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
+        app = app or current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
         Thread(target=_report_as, args=(app,), name="dispatcher-results", daemon=True).start()
 
 
@@ -67,15 +72,17 @@ def is_wanted() -> bool:
 
 
 def report(*, budget: float = _BUDGET_S) -> int:
-    """Store the results of calls that ended since the last round, for so many seconds; return how many were stored."""
-    if not is_wanted() or not _Round.lock.acquire(blocking=False):
+    """End the calls for Celery that ended since the last round, for so many seconds; return how many were."""
+    if not _Round.lock.acquire(blocking=False):
         return 0
     until = monotonic() + budget
     stored = 0
     try:
         while (found := _next()) and monotonic() < until:
-            stored += sum(_store(call) for call in found)
-            _advance(found[-1].finished_at, found[-1].id)
+            for call in found:
+                stored += _end(call)
+                last = call
+            _advance(last.finished_at, last.id)
     except Exception:
         # Each backend has errors of its own; the place in the order is kept, and the round goes on from there.
         _Round.rests_until = monotonic() + _REST_S
@@ -115,20 +122,51 @@ def _advance(finished_at: datetime, call_id: UUID) -> None:
     rows.update(finished_at=finished_at, call_id=call_id)
 
 
-def _store(call: _Ended) -> bool:
-    """Store the result of a call, if its task keeps results and none that is final is there."""
-    task = current_app.tasks.get(call.task)
-    ignores = getattr(task, "ignore_result", None)
-    if current_app.conf.task_ignore_result if ignores is None else ignores:
-        return False
+def _end(call: _Ended) -> bool:
+    """End a call for Celery as a failed task, once: its result, its chord, what is chained to it, its error callbacks.
+
+    Not if its task keeps no result and nothing waits for it, nor where its result is final already.
+    """
+    task: Task | None = current_app.tasks.get(call.task)
     backend: Any = current_app.backend if task is None else task.backend
-    if backend.get_state(str(call.id)) in states.READY_STATES:
+    request, keeps = _request_of(call), is_wanted() and not _ignores_result(call, task)
+    if not keeps and not (request.chord or request.chain or request.errbacks):
         return False
+    if keeps and backend.get_state(str(call.id)) in states.READY_STATES:
+        return False
+    state, error = _state_of(call)
+    try:
+        backend.mark_as_failure(str(call.id), error, request=request, store_result=keeps, state=state)
+    except Exception:
+        if keeps and backend.get_state(str(call.id)) not in states.READY_STATES:
+            raise
+        # Not the backend, but what waited for the call; the next round would not do better.
+        logger.warning("what waited for call %s could not be ended", call.id, exc_info=True)
+    return True
+
+
+def _request_of(call: _Ended) -> Context:
+    """Return the request of its message; of one that can't be read, the id alone."""
+    try:
+        return Context(message.request(current_app._get_current_object(), call))  # noqa: SLF001 -- as above
+    except Exception:  # noqa: BLE001 -- that may be what has ended it
+        return Context(id=str(call.id), task=call.task, delivery_info={})
+
+
+def _ignores_result(call: _Ended, task: Task | None) -> bool:
+    given = ((call.options or {}).get("ignore_result"), getattr(task, "ignore_result", None))
+    return bool(next((each for each in given if each is not None), current_app.conf.task_ignore_result))
+
+
+def _state_of(call: _Ended) -> tuple[str, Exception]:
+    """Return what Celery makes of its end."""
+    error = call.error or {}
     match call.state, call.reason:
         case State.CANCELLED, _:
-            backend.mark_as_revoked(str(call.id), "cancelled")
+            return states.REVOKED, TaskRevokedError("cancelled")
+        case _, Reason.FAILED if error.get("type") == TimeLimitExceeded.__name__:
+            return states.FAILURE, TimeLimitExceeded(error.get("message"))
         case _, Reason.FAILED | Reason.POISON:
-            backend.mark_as_failure(str(call.id), WorkerLost(call.message or call.reason))
+            return states.FAILURE, WorkerLost(error.get("message") or call.reason)
         case _, reason:
-            backend.mark_as_revoked(str(call.id), reason)
-    return True
+            return states.REVOKED, TaskRevokedError(reason)

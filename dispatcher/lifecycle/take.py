@@ -73,6 +73,8 @@ class Taker:
     """Whether its queues are served in their order; otherwise all take turns, by their weights."""
     horizon: timedelta | None = None
     """How far ahead of its start it may take a throttled call; by default as the setting says."""
+    takes_any: bool = False
+    """Whether it takes calls of its queues whatever their delivery, as where tasks are eager."""
     lease: timedelta | None = None
     """How long a call counts as running without a heartbeat; by default as the setting says."""
     delay: timedelta = timedelta(0)
@@ -264,7 +266,7 @@ def tuning(taker: Taker) -> dict[str, Any]:
         "dispatch_lease": settings.dispatch_lease,
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
         "needs_worker": needs_worker(),
-        "any_delivery": eager,
+        "any_delivery": eager or taker.takes_any,
         "keeps_events": registered().keeps_events(),
     }
 

@@ -1,6 +1,7 @@
 """The broker: producers with a bounded wait for each answer."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from os import getpid
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -26,6 +27,16 @@ class _Reach:
 def keep_to_itself() -> None:
     """Publish nothing from now on: the transport is in this process's memory, which no other process reads."""
     _Reach.is_own = True
+
+
+@contextmanager
+def kept_to_itself() -> Iterator[None]:
+    """Publish nothing inside."""
+    before, _Reach.is_own = _Reach.is_own, True
+    try:
+        yield
+    finally:
+        _Reach.is_own = before
 
 
 def reaches_workers() -> bool:

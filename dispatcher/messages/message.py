@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from celery import Celery
 from celery.app.amqp import AMQP
+from celery.app.task import Context
 from celery.utils.saferepr import saferepr
 from kombu.common import Broadcast
 
@@ -96,6 +97,30 @@ def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any
     own = {"id": task_id, "root_id": task_id, "retries": retries, **shown}
     named = {**headers, **own, **headers_of(call)}
     return named, {**properties, "correlation_id": task_id}, (args, kwargs, callbacks)
+
+
+def request(app: Celery, call: Publishable, hostname: str | None = None) -> dict[str, Any]:
+    """Return the request of a call's message, as Celery's tracer and its result backend are given it."""
+    headers, properties, (args, kwargs, callbacks) = parts(app, call)
+    made = {
+        **headers,
+        **(callbacks or {}),
+        "args": args,
+        "kwargs": kwargs,
+        "hostname": hostname,
+        "is_eager": False,
+        "properties": properties,
+        "reply_to": properties.get("reply_to"),
+        "correlation_id": properties.get("correlation_id"),
+        "delivery_info": {
+            "exchange": "",
+            "routing_key": call.queue,
+            "priority": properties.get("priority"),
+            "redelivered": False,
+        },
+    }
+    # Those of the message, which a task may pass on: Celery takes all that it does not know for them.
+    return {**made, "headers": Context(made).headers}
 
 
 def _made(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any], Any]:

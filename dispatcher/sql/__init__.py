@@ -51,6 +51,12 @@ Row = TypeVar("Row")
 _cursors: WeakKeyDictionary[psycopg.Connection[Any], dict[tuple[str, type], psycopg.Cursor[Any]]] = WeakKeyDictionary()
 
 
+class Clock:
+    """The time that this process's statements are given where a test has set it; None: they ask the database."""
+
+    at: datetime | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[Row]):
     """A statement on its way; read its rows after `together()`."""
@@ -186,6 +192,7 @@ def _gather(pipeline: psycopg.Pipeline) -> PQGen[None]:
 def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
     """Run `name`.sql; its rows are there at the end of `together()`, or at once outside of it.
 
+    The parameter `now` need not be given: without one it is that of the Clock.
     row: the dataclass or the model of its rows, or the type of its only column.
     """
     wrapper = connection()
@@ -194,7 +201,7 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
         make_ready(wrapper)
         cursor = _cursor(wrapper, name, row)
         wanted = statement(name)
-        values = [params[parameter] for parameter in wanted.parameters]
+        values = [params[name] if name != "now" else params.get(name) or Clock.at for name in wanted.parameters]
         cursor.execute(wanted.text, values, prepare=prepares(wrapper))
         return Asked(cursor, wrapper)
 

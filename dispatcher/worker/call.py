@@ -10,7 +10,6 @@ from time import monotonic
 from typing import Any
 
 from celery import Celery
-from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED
 from celery.exceptions import Ignore
 
@@ -23,7 +22,7 @@ from dispatcher.lifecycle import claim, run
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.lifecycle.run import Outcome
 from dispatcher.lifecycle.take import Start
-from dispatcher.messages.message import parts
+from dispatcher.messages import message
 from dispatcher.worker.events import EventPipe
 from dispatcher.worker.shared import Running
 
@@ -43,6 +42,8 @@ class Run:
     slack: timedelta
     """How much later than its start it may begin: what its limits allow for was moved as far."""
     end: End | None = None
+    error: BaseException | None = None
+    """What the task raised."""
 
     @property
     def handle(self) -> Handle:
@@ -80,6 +81,7 @@ class Run:
         if isinstance(outcome, Refused):
             self.end = outcome
             raise Ignore
+        self.error = getattr(outcome, "error", None)
         self.end = run.ending_of(outcome, attempt=start.attempt, policy=start.retry)
         return run.settled(outcome, self.end)
 
@@ -105,37 +107,25 @@ def limits_of(app: Celery, run_: Run, *, soft: float | None, hard: float | None)
     )
 
 
-def execute(app: Celery, run_: Run, hostname: str, events: EventPipe | None) -> End:
-    """Run a call's task by Celery's tracer; return how the attempt ended. events: where its events go, if they do."""
+def execute(
+    app: Celery, run_: Run, hostname: str, events: EventPipe | None, *, tracer: Callable[..., Any] | None = None
+) -> End:
+    """Run a call's task by Celery's tracer; return how the attempt ended. events: where its events go, if they do.
+
+    tracer: one for eager tasks, in place of the task's own.
+    """
     call = run_.start.call
     task = app.tasks[call.task]
     try:
-        headers, properties, (args, kwargs, callbacks) = parts(app, call)
+        request = message.request(app, call, hostname)
     except Exception as error:  # noqa: BLE001 -- arguments or options that can't be read end the attempt
         return run_.failed(error)
-    request = {
-        **headers,
-        **(callbacks or {}),
-        "args": args,
-        "kwargs": kwargs,
-        "hostname": hostname,
-        "is_eager": False,
-        "properties": properties,
-        "reply_to": properties.get("reply_to"),
-        "correlation_id": properties.get("correlation_id"),
-        "delivery_info": {
-            "exchange": "",
-            "routing_key": call.queue,
-            "priority": properties.get("priority"),
-            "redelivered": False,
-        },
-    }
-    # Those of the message, which a task may pass on: Celery takes all that it does not know for them.
-    request |= {"headers": Context(request).headers, RUN: run_}
+    request |= {RUN: run_, "is_eager": tracer is not None}
     logger.info(LOG_RECEIVED, {"name": call.task, "id": str(call.id)})
     if events is not None:
         events.received(task, request)
-    result, info, runtime, _ = task.__trace__(str(call.id), args, kwargs, request)
+    trace = tracer or task.__trace__
+    result, info, runtime, _ = trace(str(call.id), request["args"], request["kwargs"], request)
     if events is not None:
         events.ended(task, request, info, result, runtime)
     return run_.end or run_.failed(RuntimeError("the task's tracer came to no end of the attempt"))

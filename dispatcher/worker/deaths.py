@@ -2,17 +2,16 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from time import monotonic, sleep
 from typing import Final
 from uuid import UUID
 
-from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery
 
 from dispatcher import engine, sql
-from dispatcher.celery import heartbeat, revoke
+from dispatcher.celery import heartbeat, results, revoke
 from dispatcher.ending import InFlight
 from dispatcher.engine import direct, ends
 from dispatcher.lifecycle import wake
@@ -58,19 +57,17 @@ class Deaths:
                 error = seat.reason[1]
             logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
             self._report(app, running, error)
-        heartbeat.in_background(
-            f"record what process {seat.pid} had", partial(self._settle, process, running, held, unrecorded, error)
-        )
+
+        def settle() -> None:
+            self._settle(process, running, held, unrecorded, error)
+            results.report_soon(app)
+
+        heartbeat.in_background(f"record what process {seat.pid} had", settle)
 
     def _report(self, app: Celery, running: Running, error: BaseException) -> None:
-        """Report to monitors, and to who waits for the result, what the process itself could not."""
-        if (task := app.tasks.get(running.task)) is None:
-            return
-        if self._shared.sends_events:
+        """Report to monitors what the process itself could not."""
+        if self._shared.sends_events and (task := app.tasks.get(running.task)) is not None:
             self._shared.events.lost(task, running.call, error)
-        if isinstance(error, TimeLimitExceeded) and not task.ignore_result:
-            with suppress(Exception):
-                task.backend.mark_as_failure(str(running.call), error)
 
     def _record(self, unrecorded: list[Ended]) -> None:
         ends.record(unrecorded)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import api, engine
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.flows import sample_tasks
@@ -63,6 +64,22 @@ def test_a_task_learns_which_of_several_keys_was_chosen() -> None:
         "egress:2",
     ]
     audit(is_fifo=True)
+
+
+def test_a_task_that_is_sent_by_delay_runs_at_once_and_is_no_call() -> None:
+    with transaction.atomic():
+        assert sample_tasks.echo.delay("hello").get() == "hello"
+    with transaction.atomic(), pytest.raises(ValueError, match=r"^attempt 1$"):
+        sample_tasks.fail.apply_async(args=[9], throw=True)
+    assert not CallQueue.objects.exists()
+
+
+@pytest.mark.ojs
+def test_a_call_that_is_fetched_over_http_is_left_to_its_workers() -> None:
+    Queue.objects.create(name="fetched", delivery="http")
+    call = CallQueue.objects.send(sample_tasks.echo, args=["hello"], queue="fetched")
+    engine.tick(now=timezone.now())
+    assert CallQueue.objects.get(id=call.id).state == State.AVAILABLE
 
 
 @pytest.fixture

@@ -1,19 +1,23 @@
 """Results: AsyncResult shows the end of calls that Celery's own code never came to."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import Celery, states
-from celery.exceptions import TaskRevokedError
-from celery.result import AsyncResult
+from celery.app.task import Context
+from celery.exceptions import ChordError, TaskRevokedError
+from celery.result import AsyncResult, GroupResult
+from celery.utils import uuid
 from django.utils import timezone
 
 from dispatcher import api, engine, tasks
 from dispatcher.celery import results
+from dispatcher.ending import error_of
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import claim, schedule
-from dispatcher.models import CallQueue, ResultCursor
+from dispatcher.models import CallQueue, Queue, ResultCursor
 from tests.builders import SECOND, committed, held, key, ticket_of
 from tests.races.lockstep import eventually
 from tests.steps.conftest import app as ordinary_app
@@ -156,12 +160,103 @@ def test_what_ended_long_ago_is_not_stored() -> None:
 
 
 @pytest.mark.parametrize("backend", [None, "rpc://"])
-def test_without_a_backend_that_others_can_read_nothing_is_looked_for(backend: str | None) -> None:
-    make_app("nothing", backend=backend).set_current()
-    ResultCursor.objects.all().delete()
+def test_without_a_backend_that_others_can_read_nothing_is_stored(
+    backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app("nothing", backend=backend)
+    app.set_current()
+    monkeypatch.setattr(type(app.backend), "store_result", lambda *_, **__: pytest.fail("a result was stored"))
+    call = sent("tests.elsewhere")
+    api.cancel([call.id])
     assert results.report() == 0
-    results.report_soon()
-    assert not ResultCursor.objects.exists()
+
+
+@pytest.mark.parametrize("error", [WorkerLostError("gone"), TimeLimitExceeded(1)])
+@pytest.mark.parametrize("delivery", ["direct", "broker"])
+def test_a_call_whose_process_was_killed_has_failed_where_celery_did_not_see_it(
+    delivery: str, error: Exception
+) -> None:
+    call = sent(queue="mail")
+    Queue.objects.update_or_create(name="mail", defaults={"delivery": delivery})
+    ended = {"state": "discarded", "reason": "failed", "finished_at": timezone.now()}
+    CallQueue.objects.filter(id=call.id).update(**ended, error=error_of(error, 1))
+    assert results.report() == (delivery == "direct")
+    assert result_of(call).state == (states.FAILURE if delivery == "direct" else states.PENDING)
+
+
+def cancel(call: CallQueue) -> None:
+    api.cancel([call.id])
+
+
+def expire(call: CallQueue) -> None:
+    CallQueue.objects.filter(id=call.id).update(expires_at=timezone.now())
+    eventually(lambda: schedule.discard_expired() or CallQueue.objects.get(id=call.id).state == "discarded")
+
+
+def drop(call: CallQueue) -> None:
+    CallQueue.objects.filter(id=call.id).update(state="discarded", reason="queue_full", finished_at=timezone.now())
+
+
+every_end = pytest.mark.parametrize("end", [cancel, expire, drop])
+
+
+def with_options(call: CallQueue, **options: Any) -> CallQueue:
+    """Give a call what its message has beside its arguments."""
+    CallQueue.objects.filter(id=call.id).update(options=options)
+    return call
+
+
+@pytest.mark.parametrize("task", ["tests.kept", "tests.ignored"])
+@pytest.mark.parametrize("backend", ["cache+memory://", None])
+@every_end
+def test_the_error_callbacks_of_a_call_that_no_worker_ended_run(
+    end: Callable[[CallQueue], object], backend: str | None, task: str
+) -> None:
+    app = make_app("errbacks", backend=backend)
+    errors: list[tuple[str, BaseException]] = []
+    app.task(name="tests.kept", shared=False)(nothing)
+    app.task(name="tests.ignored", shared=False, ignore_result=True)(nothing)
+
+    @app.task(name="tests.on_error", shared=False)
+    def on_error(request: Any, error: BaseException, traceback: object) -> None:
+        errors.append((request.id, error))
+
+    app.set_current()
+    call = with_options(sent(task), errbacks=[on_error.s()])
+    end(call)
+    assert results.report() == 1
+    assert results.report() == 0
+    ((called_for, error),) = errors
+    assert called_for == str(call.id)
+    assert isinstance(error, TaskRevokedError)
+
+
+@every_end
+def test_a_chord_with_a_member_that_no_worker_ended_closes(app: Celery, end: Callable[[CallQueue], object]) -> None:
+    members = [sent(), sent()]
+    header = GroupResult(uuid(), [result_of(call) for call in members], app=app)
+    body = app.signature("tests.kept", task_id=uuid())
+    app.backend.apply_chord((header.id, header.results), body)
+    for call in members:
+        with_options(call, chord=body, group_id=header.id)
+    request = Context(id=str(members[0].id), chord=body, group=header.id)
+    app.backend.mark_as_done(str(members[0].id), "done", request=request)
+    CallQueue.objects.filter(id=members[0].id).update(state="completed")
+    end(members[1])
+    assert AsyncResult(body.id).state == states.PENDING
+    assert results.report() == 1
+    with pytest.raises(ChordError, match="TaskRevokedError"):
+        AsyncResult(body.id).get(timeout=1)
+
+
+def test_what_waited_for_a_call_and_fails_keeps_no_other_from_its_end(
+    app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = [with_options(sent(), errbacks=5), sent()]
+    api.cancel([call.id for call in calls])
+    assert results.report() == 2
+    assert "could not be ended" in caplog.text
+    assert {result_of(call).state for call in calls} == {states.REVOKED}
 
 
 def test_the_recovery_stores_them_and_does_not_wait() -> None:

@@ -2,7 +2,7 @@
 -- Their lanes get notes.
 WITH moved AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = CASE WHEN call.scheduled_at > clock_timestamp() THEN 'scheduled' ELSE 'available' END
+       SET state = CASE WHEN call.scheduled_at > {{now}} THEN 'scheduled' ELSE 'available' END
       FROM (SELECT id
               FROM dispatcher_callqueue
              WHERE id = ANY (%(calls)s::uuid[])

@@ -13,7 +13,7 @@ WITH limited AS (
            fair_by = CASE WHEN %(has_fair_by)s::bool THEN %(fair_by)s::text ELSE fair_by END,
            weight = CASE WHEN %(has_weight)s::bool THEN %(weight)s::smallint ELSE weight END,
            is_observed = CASE WHEN %(has_observe)s::bool THEN %(is_observed)s::bool ELSE is_observed END,
-           is_from_template = is_from_template AND %(is_settings)s::bool, limited_at = clock_timestamp()
+           is_from_template = is_from_template AND %(is_settings)s::bool, limited_at = {{now}}
      WHERE name = %(name)s::text
     RETURNING key.id
 ), {{keys_noted(limited)}}

@@ -2,7 +2,7 @@
 -- Leaves a note for the key now, and one for the end: its own limits are in force then by reading alone.
 WITH overridden AS (
     UPDATE dispatcher_ratelimitkey AS key
-       SET override_until = %(until)s::timestamptz, limited_at = clock_timestamp(),
+       SET override_until = %(until)s::timestamptz, limited_at = {{now}},
            override_concurrency = CASE WHEN %(has_concurrency)s::bool THEN %(concurrency)s::int ELSE concurrency END,
            override_per_worker = CASE WHEN %(has_per_worker)s::bool THEN %(per_worker)s::int ELSE per_worker END,
            override_rate_limit = CASE WHEN %(has_rate)s::bool THEN %(rate_limit)s::int ELSE rate_limit END,

@@ -2,5 +2,5 @@
 -- and at the lanes that are parked on these.
 keys_noted AS (
     INSERT INTO dispatcher_note (at, key_id)
-    SELECT clock_timestamp(), {{changed}}.id FROM {{changed}}
+    SELECT {{now}}, {{changed}}.id FROM {{changed}}
 )

@@ -3,7 +3,7 @@
 -- of their positions, since trips look for calls of a lane from a position on (see lanes_at).
 lanes_noted AS (
     INSERT INTO dispatcher_note (at, lane_id, is_forced, position)
-    SELECT clock_timestamp(), {{moved}}.lane_id, {{is_forced}}::bool, min({{moved}}.position)
+    SELECT {{now}}, {{moved}}.lane_id, {{is_forced}}::bool, min({{moved}}.position)
       FROM {{moved}}
      WHERE {{moved}}.lane_id IS NOT NULL
      GROUP BY {{moved}}.lane_id

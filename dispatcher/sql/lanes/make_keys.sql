@@ -24,7 +24,7 @@ WITH wanted AS (
     RETURNING name
 ), noted AS (
     INSERT INTO dispatcher_note (at, key_id)
-    SELECT DISTINCT clock_timestamp(), joined.id
+    SELECT DISTINCT {{now}}, joined.id
       FROM made
      CROSS JOIN LATERAL (
            SELECT key_group.id

@@ -25,7 +25,7 @@ WITH kind AS MATERIALIZED (
     HAVING bool_and(kind.lane_id IS NOT NULL OR kind.placement IS NOT NULL)
 ), noted AS (
     INSERT INTO dispatcher_note (at, lane_id, position)
-    SELECT clock_timestamp(), kind.lane_id, first.position
+    SELECT {{now}}, kind.lane_id, first.position
       FROM first
      CROSS JOIN kind
      WHERE kind.lane_id IS NOT NULL AND kind.soonest <= kind.now

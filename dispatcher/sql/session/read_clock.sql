@@ -1,2 +1,2 @@
 -- read_clock: the time by the database's clock.
-SELECT clock_timestamp() AS database_time
+SELECT {{now}} AS database_time
