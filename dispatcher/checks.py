@@ -70,9 +70,13 @@ def check_celery(**_: Any) -> list[checks.CheckMessage]:
     if _PICKLE.intersection(current_app.conf.accept_content):
         message = "The Celery app accepts pickle, so anyone who reaches the broker can run code."
         found.append(checks.Error(message, hint='Set accept_content = ["json"].', id="dispatcher.E006"))
-    if limited := sorted(name for name, task in current_app.tasks.items() if task.rate_limit):
-        message = f"Celery's rate_limit has no effect on calls of direct queues: that of {', '.join(limited[:_NAMED])}."
-        hint = 'Give the calls a key that is limited, such as {"rate": {"limit": 100, "period": "PT1M"}}, instead.'
+    rated = sorted(name for name, task in current_app.tasks.items() if task.rate_limit)
+    if rated and _settings().celery_rate_limits != "global":
+        message = f"Celery's rate_limit has no effect on calls of direct queues: that of {', '.join(rated[:_NAMED])}."
+        hint = (
+            "Set DISPATCHER['celery_rate_limits'] = \"global\", so that it holds over all workers, or give the calls a "
+            'key that is limited, such as {"rate": {"limit": 100, "period": "PT1M"}}.'
+        )
         found.append(checks.Warning(message, hint=hint, id="dispatcher.W019"))
     return found
 

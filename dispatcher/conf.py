@@ -54,7 +54,7 @@ class Conf(Tuning):
     retry: Mapping[str, Any] = field(default_factory=dict)
     """The retry policy of calls that bring none (see retry.Retry)."""
     tasks: Mapping[str, Any] | Sequence[Any] = field(default_factory=dict)
-    """The keys that calls of existing tasks spend, by task name or pattern, as in Celery's task_routes (see limited)."""
+    """The keys that calls of existing tasks spend, by task name or pattern, as Celery's task_routes (see limited)."""
     celery_rate_limits: str = field(default="worker", metadata={"words": ("worker", "global")})
     """What a task's own `rate_limit` means: `worker`, what it does in Celery; `global`, the key `task:NAME`."""
     unticketed: str = field(default="enqueue", metadata={"words": ("enqueue", "run")})
@@ -208,15 +208,21 @@ def out_of_range(settings: Conf) -> Iterator[str]:
     for each in fields(Conf):
         value, where = getattr(settings, each.name), f"DISPATCHER[{each.name!r}]"
         least, most = each.metadata.get("least"), each.metadata.get("most")
-        if value not in each.metadata.get("words", (value,)):
-            yield f"{where} is {value!r}: give one of {', '.join(each.metadata['words'])}."
         if isinstance(value, timedelta) and value < (least or timedelta(0)):
             yield f"{where} must {'not be negative' if value < timedelta(0) else 'be longer than 0'}."
         if isinstance(value, int) and not (least or 0) <= value <= (most or value):
             yield f"{where} is {value!r}: give a whole number from {least or 0}{f' to {most}' if most else ''}."
-    for queue, delivery in settings.delivery.items():
-        if delivery not in list(Delivery):
-            yield f"DISPATCHER['delivery'][{queue!r}] is {delivery!r}: give one of {', '.join(Delivery)}."
+    chosen: dict[str, tuple[object, Collection[str]]] = {
+        f"DISPATCHER['delivery'][{queue!r}]": (each, list(Delivery)) for queue, each in settings.delivery.items()
+    }
+    chosen |= {
+        f"DISPATCHER[{each.name!r}]": (getattr(settings, each.name), each.metadata["words"])
+        for each in fields(Conf)
+        if "words" in each.metadata
+    }
+    for where, (value, words) in chosen.items():
+        if value not in words:
+            yield f"{where} is {value!r}: give one of {', '.join(words)}."
     if settings.heartbeat * 2 > settings.run_lease:
         yield "DISPATCHER['run_lease'] must be at least twice DISPATCHER['heartbeat'], or calls that run are lost."
     for state, kept in settings.retention.items():
@@ -249,8 +255,8 @@ def _value(name: str, value: Any, kind: Any) -> Any:
     is_bool = isinstance(value, bool)
     with suppress(ValueError, OverflowError):
         is_text = Sequence in kinds and isinstance(value, str)
-        if isinstance(value, tuple(kinds)) and is_bool == (kind is bool) and not is_text:
-            return {state: _kept(kept) for state, kept in value.items()} if name == "retention" else value
+        if any(isinstance(value, each) for each in kinds) and is_bool == (kind is bool) and not is_text:
+            return {state: _kept(each) for state, each in value.items()} if name == "retention" else value
         if kind is timedelta and isinstance(value, int | float) and not is_bool:
             return timedelta(seconds=value)
     message = f"DISPATCHER[{name!r}] is {value!r}: give {_KINDS[kind]}{_EXAMPLES.get(name, '')}."

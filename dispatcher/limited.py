@@ -105,9 +105,9 @@ def keys_of(
     return costs
 
 
-def declared() -> Iterator[tuple[str, str | None, Any]]:
+def declared(settings: Conf) -> Iterator[tuple[str, str | None, Any]]:
     """Yield what declares limits: where it is, the name or pattern of its tasks (None: a router), and the keys."""
-    for where, tables in enumerate(_tables(conf())):
+    for where, tables in enumerate(_tables(settings)):
         if not isinstance(tables, Mapping):
             yield f"DISPATCHER['tasks'][{where}]", None, tables
             continue

@@ -5,16 +5,16 @@ task without limits is sent as always, and so are the messages that the dispatch
 """
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from celery import Celery, Task
+from celery import Celery, Task, current_app
 from celery.backends.rpc import RPCBackend
 from celery.canvas import Signature
-from celery.result import AsyncResult
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from django.db import IntegrityError
 
@@ -23,14 +23,21 @@ from dispatcher.conf import conf
 from dispatcher.limited import keys_of, routers_of
 from dispatcher.limits.retry import Retry
 from dispatcher.messages.capture import HOOKED, Recorder
-from dispatcher.messages.signature import options_of
-from dispatcher.messages.tickets import uuid_of
+from dispatcher.messages.tickets import OF_TICKET, uuid_of
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
 
-_OF_A_PUBLICATION: Final = frozenset({"connection", "producer", "publisher", "retry", "retry_policy"})
-"""Options of how the broker is reached: the database takes the call, or the error of that is raised."""
-_OF_THE_CALLER: Final = frozenset({"add_to_parent", "outside", "result_cls", "task_type"})
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+_NOT_OF_THE_CALL: Final = frozenset(
+    {
+        # How the broker is reached: the database takes the call, or the error of that is raised.
+        *("connection", "producer", "publisher", "retry", "retry_policy"),
+        # What is done with the result, and what the task is.
+        *("add_to_parent", "outside", "result_cls", "task_type"),
+    }
+)
 _HIGHEST: Final = 100
 """The highest priority of a call; -100 is the lowest."""
 
@@ -48,35 +55,93 @@ def hook() -> None:
         keys = keys_of(name, args, kwargs, given)
         if keys is None:
             return celerys(app, name, args, kwargs, *more, **options)
-        return _send(app, name, args, kwargs, keys, given)
+        return _Sending(app=app, name=name, args=args, kwargs=kwargs, given=given, keys=keys).send()
 
     setattr(send_task, HOOKED, (send_task, celerys))
-    Celery.send_task = send_task  # type: ignore[method-assign]
+    Celery.send_task = send_task
 
 
-def _send(app: Celery, name: str, args: Any, kwargs: Any, keys: Mapping[str, int], given: dict[str, Any]) -> Any:
-    """Send a call as `send` does, once for each id; return what `send_task` returns. Raises CallInvalid."""
-    task: Task | None = given.get("task_type") or app.tasks.get(name)
-    with _own_connection() if given.get("outside") else nullcontext():
-        task_id = given.get("task_id")
-        if not _is_sent(task_id):
-            try:
-                task_id = str(api.send(_call(app, name, args, kwargs, keys, given, task)).id)
-            except IntegrityError:
-                # A process that lost the call sends what follows it at this moment, too.
-                if sql.in_transaction() or not _is_sent(task_id):
-                    raise
-    ignores = given.get("ignore_result")
-    ignores = task.ignore_result if ignores is None and task is not None else ignores
-    if isinstance(app.backend, RPCBackend) and not ignores:
-        with app.producer_or_acquire() as producer:
-            app.backend.on_task_call(producer, task_id)
-    result: AsyncResult[Any] = (given.get("result_cls") or app.AsyncResult)(task_id)
-    result.ignored = ignores
-    parent = app.current_worker_task if given.get("add_to_parent", True) else None
-    if parent is not None:
-        parent.add_trail(result)
-    return result
+def send_with(keys: Any, task: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    """Send a task by its name, with these keys and Celery's options; return what `send_task` returns.
+
+    keys: names or {name: cost}; None: those that are declared for the task. Raises CallInvalid or PolicyInvalid.
+    """
+    app = current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
+    keys = keys_of(task, args, kwargs, options) or () if keys is None else keys
+    return _Sending(app=app, name=task, args=args, kwargs=kwargs, given=options, keys=keys).send()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sending:
+    """A limited task that is sent, with the options that `send_task` was given."""
+
+    app: Celery
+    name: str
+    args: Any
+    kwargs: Any
+    given: Mapping[str, Any]
+    keys: Any
+
+    @property
+    def task(self) -> Task | None:
+        """The task; None if this process does not know it."""
+        task: Task | None = self.given.get("task_type") or self.app.tasks.get(self.name)
+        return task
+
+    def send(self) -> Any:
+        """Send the call, once for each id; return what `send_task` returns. Raises CallInvalid or PolicyInvalid."""
+        with _own_connection() if self.given.get("outside") else nullcontext():
+            task_id = self.given.get("task_id")
+            # A task that runs again sends what follows it again.
+            if not _is_sent(task_id):
+                try:
+                    task_id = str(api.send(self.call()).id)
+                except IntegrityError:
+                    # A process that has lost its call sends what follows it at this moment, too.
+                    if sql.in_transaction() or not _is_sent(task_id):
+                        raise
+        return self.result(task_id)
+
+    def call(self) -> Call:
+        """Return the call, which is retried as the task has it."""
+        own = {} if self.task is None else {"ignore_result": self.task.ignore_result}
+        options = {
+            option: value
+            for option, value in self.given.items()
+            if option not in _NOT_OF_THE_CALL and not (option in own and own[option] == value)
+        }
+        # A task may pass those of its own message on.
+        headers = options.pop("headers", None) or {}
+        options["headers"] = {name: value for name, value in headers.items() if name not in OF_TICKET} or None
+        for option in {"eta", "expires"} & options.keys():
+            options[option] = _aware(options[option], self.app)
+        if isinstance(self.app.backend, RPCBackend):
+            options["reply_to"] = options.get("reply_to") or self.app.thread_oid
+        args, kwargs = validate.plain(self.args), validate.plain(self.kwargs)
+        # A process that is lost ends a task in Celery, unless it is acknowledged late.
+        is_late = self.task is not None and self.task.acks_late
+        attempts = Retry.parse(conf().retry).max_attempts if is_late else 1
+        return Call(
+            Signature(self.name, args=args, kwargs=kwargs, options=options, app=self.app),
+            keys=self.keys,
+            priority=_priority(self.app, self.given.get("priority")),
+            retry={"decided_by": "task", "max_attempts": attempts},
+        )
+
+    def result(self, task_id: Any) -> Any:
+        """Return the result of the task with this id, and make it one of the task that sends."""
+        ignores = self.given.get("ignore_result")
+        if ignores is None and self.task is not None:
+            ignores = self.task.ignore_result
+        if isinstance(self.app.backend, RPCBackend) and not ignores:
+            with self.app.producer_or_acquire() as producer:
+                self.app.backend.on_task_call(producer, task_id)
+        result: AsyncResult[Any] = (self.given.get("result_cls") or self.app.AsyncResult)(task_id)
+        result.ignored = ignores
+        parent = self.app.current_worker_task if self.given.get("add_to_parent", True) else None
+        if parent is not None:
+            parent.add_trail(result)
+        return result
 
 
 @contextmanager
@@ -91,38 +156,9 @@ def _own_connection() -> Iterator[None]:
 
 
 def _is_sent(task_id: object) -> bool:
-    """Return whether there is a call with this id: a task that runs again sends what follows it again."""
+    """Return whether there is a call with this id."""
     call_id = uuid_of(task_id)
     return call_id is not None and CallQueue.objects.filter(id=call_id).exists()
-
-
-def _call(
-    app: Celery,
-    name: str,
-    args: Sequence[Any] | None,
-    kwargs: Mapping[str, Any] | None,
-    keys: Mapping[str, int],
-    given: Mapping[str, Any],
-    task: Task | None,
-) -> Call:
-    """Return the call of a task, with the options that are not its own; it is retried as the task has it."""
-    left_out = _OF_A_PUBLICATION | _OF_THE_CALLER
-    own = options_of(task)
-    options = {
-        option: value
-        for option, value in given.items()
-        if option not in left_out and (value is not None or option in own) and own.get(option) != value
-    }
-    for option in {"eta", "expires"} & options.keys():
-        options[option] = _aware(options[option], app)
-    if isinstance(app.backend, RPCBackend):
-        options.setdefault("reply_to", app.thread_oid)
-    return Call(
-        Signature(name, args=validate.plain(args), kwargs=validate.plain(kwargs), options=options, app=app),
-        keys=keys,
-        priority=_priority(app, given.get("priority")),
-        retry={"decided_by": "task", "max_attempts": _attempts(task)},
-    )
 
 
 def _aware(at: Any, app: Celery) -> Any:
@@ -132,13 +168,8 @@ def _aware(at: Any, app: Celery) -> Any:
 
 
 def _priority(app: Celery, priority: Any) -> int:
-    """Return the call's place for a priority of the message: with RabbitMQ the highest is first, with Redis the lowest."""
+    """Return the priority of a call for that of a message: with Redis the lowest goes first."""
     if not isinstance(priority, int):
         return 0
     is_redis = str(app.conf.broker_write_url).startswith(("redis", "sentinel"))
     return max(-priority if is_redis else min(priority, _HIGHEST), -_HIGHEST)
-
-
-def _attempts(task: Task | None) -> int:
-    """Return how often a call may start whose process was lost: again only if it is acknowledged late, as in Celery."""
-    return Retry.parse(conf().retry).max_attempts if task is not None and task.acks_late else 1

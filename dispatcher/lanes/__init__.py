@@ -69,7 +69,7 @@ def placement_of(kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str
 def declared_policy(name: str) -> Policy | None:
     """Return the policy that the settings declare for a key, exactly or by the longest template that fits.
 
-    Without one, that of the rate limit of a task, whose key it is.     A group has no limits of its own until a person gives it some.
+    Without one, that of the task whose rate limit the key is. A group has no limits until a person gives it some.
     """
     if groups.is_group(name):
         return Policy()
