@@ -117,6 +117,24 @@ def declared(settings: Conf) -> Iterator[tuple[str, str | None, Any]]:
         yield f"@limited of {task.name}", task.name, keys
 
 
+def shown(name: str) -> list[str] | None:
+    """Return the keys of a task's calls as they are declared, for people; None for a task without limits."""
+    routers = routers_of(name)
+    found: list[str] = []
+    for router in routers:
+        if not isinstance(router, _Always):
+            found.append(f"by {getattr(router, '__name__', router)}")
+        elif router.keys is None:
+            routers = ()
+        elif callable(router.keys):
+            found.append("by its arguments")
+        else:
+            found += map(str, router.keys)
+    if not routers:
+        return None
+    return [*found, f"{RATE_LIMIT_KEY}{name}"] if _has_rate_limit(current_app.tasks.get(name)) else found
+
+
 def rate_limit_of(key: str) -> dict[str, Any] | None:
     """Return the limits of the key that a task's own `rate_limit` makes; None for any other key."""
     if not key.startswith(RATE_LIMIT_KEY):
@@ -158,21 +176,28 @@ def _routers(name: str, settings: Conf) -> Iterator[Router]:
         if not isinstance(table, Mapping):
             yield table
         elif name in table:
-            yield _always(table[name])
+            yield _Always(table[name])
             return
         elif (pattern := next((each for each in table if matches(each, name)), None)) is not None:
-            yield _always(table[pattern])
+            yield _Always(table[pattern])
             return
     for task, keys in _decorated:
         if task.name == name:
-            yield _always(keys)
+            yield _Always(keys)
             return
     if settings.celery_rate_limits == "global" and _has_rate_limit(current_app.tasks.get(name)):
-        yield _always(())
+        yield _Always(())
 
 
-def _always(keys: Keys | None) -> Router:
-    return lambda *_, **__: keys
+class _Always:
+    """A router that gives every call of a task the same keys."""
+
+    def __init__(self, keys: Keys | None) -> None:
+        self.keys = keys
+
+    def __call__(self, *_: Any, **__: Any) -> Keys | None:
+        """Return the keys."""
+        return self.keys
 
 
 def _refuse_inline(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *_: Any, **__: Any) -> None:

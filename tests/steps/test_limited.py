@@ -56,18 +56,20 @@ def free(word: str = "") -> None: ...
 def rated() -> None: ...
 
 
-@limited("smtp")
 @shared_task(name="decorated.plain")
 def decorated() -> None: ...
 
 
-@limited(keys=lambda user, **_: {f"tenant:{user % 2}": 2})
 @shared_task(name="decorated.computed")
 def computed(user: int, word: str = "") -> None: ...
 
 
 @pytest.fixture(autouse=True)
-def _declared(settings: Any, broker: Broker) -> None:
+def _declared(settings: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Not for other tests.
+    monkeypatch.setattr(limits, "_decorated", [])
+    limited("smtp")(decorated)
+    limited(keys=lambda user, **_: {f"tenant:{user % 2}": 2})(computed)
     settings.DISPATCHER = {
         "keys": {"smtp": {"concurrency": 2}, "tenant:*": {"concurrency": 2}},
         "tasks": {"mails.send": ["smtp", "tenant:{tenant}"], "mails.*": ["smtp"]},
@@ -362,7 +364,7 @@ def test_a_message_of_an_old_producer_is_enqueued_or_run(settings: Any, broker: 
     fence.fence(task)
     task.__trace__ = build_tracer(task.name, task, app=current_app)
     for _ in range(2):
-        result, _, info, *_ = run_message(message)
+        result, info, *_ = run_message(message)
     calls = CallQueue.objects.filter(task=send.name)
     if mode == "run":
         assert (result, calls.exists()) == ("a", False)
