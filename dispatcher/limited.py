@@ -146,6 +146,13 @@ def rate_limit_of(key: str) -> dict[str, Any] | None:
     return {"throttle": limit if limit.partition("/")[0].isdecimal() else (1, 1 / rate(limit))}
 
 
+def import_tasks() -> None:
+    """Import the modules of tasks as a worker does, but for the checks of Django that it runs then."""
+    for module in current_app.loader.default_modules:
+        current_app.loader.import_task_module(module)
+    current_app.autodiscover_tasks(force=True)
+
+
 def names_in(template: str) -> set[str]:
     """Return the parameters that a template names. Raises ValueError if it can't be read."""
     named = [field for _, field, _, _ in Formatter().parse(template) if field is not None]

@@ -24,7 +24,7 @@ def check_tasks(**_: Any) -> list[checks.CheckMessage]:
         # E001 has it.
         return []
     if settings.tasks:
-        current_app.loader.import_default_modules()
+        limited.import_tasks()
     for where, pattern, keys in limited.declared(settings):
         named = [task for name, task in current_app.tasks.items() if pattern and limited.matches(pattern, name)]
         if pattern is not None and not named:

@@ -10,7 +10,7 @@ from celery import Task, current_app
 from django.core.management.base import BaseCommand, CommandParser
 
 from dispatcher.conf import conf
-from dispatcher.limited import shown
+from dispatcher.limited import import_tasks, shown
 from dispatcher.management.key_table import rows
 
 _OTHERS: Final = ("celery.", "dispatcher.")
@@ -37,7 +37,7 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, is_json: bool = False, **__: Any) -> None:
         """Print the table. Raises ConfigurationError if the settings can't be read."""
-        current_app.loader.import_default_modules()
+        import_tasks()
         tasks = [task for name, task in sorted(current_app.tasks.items()) if not name.startswith(_OTHERS)]
         found = [
             {"task": task.name, "keys": shown(task.name), "retries": _retries(task), "not_limited": list(_faults(task))}
