@@ -87,8 +87,10 @@ def keys_of(
     name: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, options: Mapping[str, Any]
 ) -> dict[str, int] | None:
     """Return the keys that a call of a task spends, with their costs; None if it is not limited. Raises CallInvalid."""
+    if not (routers := routers_of(name)):
+        return None
     args, kwargs, task = args or (), kwargs or {}, current_app.tasks.get(name)
-    given = (router(name, args, kwargs, options, task=task) for router in routers_of(name))
+    given = (router(name, args, kwargs, options, task=task) for router in routers)
     keys = next((each for each in given if each is not None), None)
     if keys is None:
         return None
