@@ -303,6 +303,16 @@ def test_times_without_a_zone_are_celerys() -> None:
     assert only().scheduled_at == AT
 
 
+def test_a_result_that_is_sent_to_its_sender_finds_it() -> None:
+    make_app("rpc", backend="rpc://").set_current()
+    result = send.delay("a")
+    assert only().options == {"reply_to": current_app.thread_oid}
+    with current_app.connection_for_read() as connection:
+        # Declared at the send: a result that comes earlier is not lost.
+        current_app.backend.binding(connection.default_channel).queue_declare(passive=True)
+    assert result.id == str(only().id)
+
+
 def test_with_redis_the_lowest_priority_goes_first() -> None:
     make_app("redis", broker="redis://127.0.0.1:1/0").set_current()
     send.apply_async(["a"], priority=3)
