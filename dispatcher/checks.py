@@ -70,21 +70,25 @@ def check_celery(**_: Any) -> list[checks.CheckMessage]:
     if _PICKLE.intersection(current_app.conf.accept_content):
         message = "The Celery app accepts pickle, so anyone who reaches the broker can run code."
         found.append(checks.Error(message, hint='Set accept_content = ["json"].', id="dispatcher.E006"))
-    if limited := sorted(name for name, task in current_app.tasks.items() if task.rate_limit):
-        message = f"Celery's rate_limit has no effect on calls of direct queues: that of {', '.join(limited[:_NAMED])}."
-        hint = 'Give the calls a key that is limited, such as {"rate": {"limit": 100, "period": "PT1M"}}, instead.'
+    rated = sorted(name for name, task in current_app.tasks.items() if task.rate_limit)
+    if rated and _settings().celery_rate_limits != "global":
+        message = f"Celery's rate_limit has no effect on calls of direct queues: that of {', '.join(rated[:_NAMED])}."
+        hint = (
+            "Set DISPATCHER['celery_rate_limits'] = \"global\", so that it holds over all workers, or give the calls a "
+            'key that is limited, such as {"rate": {"limit": 100, "period": "PT1M"}}.'
+        )
         found.append(checks.Warning(message, hint=hint, id="dispatcher.W019"))
     return found
 
 
 @checks.register("dispatcher")
 def check_installed(**_: Any) -> list[checks.CheckMessage]:
-    """Check the installation: W001 nothing ticks, W021 psycopg2, E007 not PostgreSQL, E009 isolation, E014 models."""
+    """Check the installation: W001 nothing ticks, W023 psycopg2, E007 not PostgreSQL, E009 isolation, E014 models."""
     found: list[checks.CheckMessage] = []
     if find_spec("psycopg2") is not None:
         message = "psycopg2 is installed beside psycopg 3, which Django uses for all databases where it finds both."
         hint = "Run your tests with psycopg 3, then uninstall psycopg2, or silence this check."
-        found.append(checks.Warning(message, hint=hint, id="dispatcher.W021"))
+        found.append(checks.Warning(message, hint=hint, id="dispatcher.W023"))
     if not (apps.is_installed("django_celery_beat") or _has_plain_entry() or _settings().fallback_schedule):
         message = (
             "Nothing runs dispatcher.tick: django_celery_beat is not installed, CELERY_BEAT_SCHEDULE has no entry for "

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import timedelta
 from difflib import get_close_matches
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from celery import current_app
@@ -53,6 +53,12 @@ class Conf(Tuning):
     """Policies by key name, made when missing and never changed after; `tenant:*` is a template."""
     retry: Mapping[str, Any] = field(default_factory=dict)
     """The retry policy of calls that bring none (see retry.Retry)."""
+    tasks: Mapping[str, Any] | Sequence[Any] = field(default_factory=dict)
+    """The keys that calls of existing tasks spend, by task name or pattern, as Celery's task_routes (see limited)."""
+    celery_rate_limits: str = field(default="worker", metadata={"words": ("worker", "global")})
+    """What a task's own `rate_limit` means: `worker`, what it does in Celery; `global`, the key `task:NAME`."""
+    unticketed: str = field(default="enqueue", metadata={"words": ("enqueue", "run")})
+    """What a worker does with a message of a limited task that was sent without its limits: `enqueue` it, or `run`."""
     dispenser_queue: str = "dispatcher"
     """The Celery queue of the dispenser's own tasks."""
     delivery: Mapping[str, str] = field(default_factory=dict)
@@ -206,9 +212,17 @@ def out_of_range(settings: Conf) -> Iterator[str]:
             yield f"{where} must {'not be negative' if value < timedelta(0) else 'be longer than 0'}."
         if isinstance(value, int) and not (least or 0) <= value <= (most or value):
             yield f"{where} is {value!r}: give a whole number from {least or 0}{f' to {most}' if most else ''}."
-    for queue, delivery in settings.delivery.items():
-        if delivery not in list(Delivery):
-            yield f"DISPATCHER['delivery'][{queue!r}] is {delivery!r}: give one of {', '.join(Delivery)}."
+    chosen: dict[str, tuple[object, Collection[str]]] = {
+        f"DISPATCHER['delivery'][{queue!r}]": (each, list(Delivery)) for queue, each in settings.delivery.items()
+    }
+    chosen |= {
+        f"DISPATCHER[{each.name!r}]": (getattr(settings, each.name), each.metadata["words"])
+        for each in fields(Conf)
+        if "words" in each.metadata
+    }
+    for where, (value, words) in chosen.items():
+        if value not in words:
+            yield f"{where} is {value!r}: give one of {', '.join(words)}."
     if settings.heartbeat * 2 > settings.run_lease:
         yield "DISPATCHER['run_lease'] must be at least twice DISPATCHER['heartbeat'], or calls that run are lost."
     for state, kept in settings.retention.items():
@@ -234,15 +248,15 @@ def _unknown(name: str, known: Collection[str]) -> str:
 
 def _value(name: str, value: Any, kind: Any) -> Any:
     """Return a setting's value. Raises ConfigurationError if it is not of the setting's kind."""
-    if get_origin(kind) is UnionType:
-        if value is None:
-            return None
-        kind = get_args(kind)[0]
-    kind = get_origin(kind) or kind
+    kinds = [get_origin(each) or each for each in (get_args(kind) if get_origin(kind) is UnionType else [kind])]
+    if value is None and NoneType in kinds:
+        return None
+    kind = kinds[0]
     is_bool = isinstance(value, bool)
     with suppress(ValueError, OverflowError):
-        if isinstance(value, kind) and is_bool == (kind is bool) and not (kind is Sequence and isinstance(value, str)):
-            return {state: _kept(kept) for state, kept in value.items()} if name == "retention" else value
+        is_text = Sequence in kinds and isinstance(value, str)
+        if any(isinstance(value, each) for each in kinds) and is_bool == (kind is bool) and not is_text:
+            return {state: _kept(each) for state, each in value.items()} if name == "retention" else value
         if kind is timedelta and isinstance(value, int | float) and not is_bool:
             return timedelta(seconds=value)
     message = f"DISPATCHER[{name!r}] is {value!r}: give {_KINDS[kind]}{_EXAMPLES.get(name, '')}."
@@ -264,6 +278,7 @@ _KINDS = {
 }
 _EXAMPLES = {
     "keys": ', such as {"api.example.com": {"concurrency": 5}}',
+    "tasks": ' or a list of these and of routers, such as {"emails.tasks.*": ["smtp"]}',
     "retry": ', such as {"max_attempts": 5}',
     "retention": ', such as {"completed": timedelta(days=1)}',
 }

@@ -89,7 +89,11 @@ def failed(
     crashes, policy, wait, may_retry: see lifecycle.finish.fail.
     """
     retry = Retry.parse(policy if policy is not None else conf().retry)
-    has_attempts = attempt < retry.max_attempts if policy is not None or may_retry is None else may_retry
+    has_attempts = attempt < retry.max_attempts
+    if retry.decided_by == "task":
+        has_attempts = bool(may_retry) or bool(crashes and has_attempts)
+    elif policy is None and may_retry is not None:
+        has_attempts = may_retry
     classes = error.classes if isinstance(error, Reported) else [base.__name__ for base in type(error).__mro__]
     # What the column holds: the setting may ask for more.
     crashes = None if crashes is None else min(crashes, _MOST_CRASHES)

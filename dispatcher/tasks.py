@@ -2,10 +2,11 @@
 
 from typing import Any, Final
 
-from celery import shared_task
+from celery import Task, current_task, shared_task
 
 from dispatcher import handlers
 from dispatcher.celery import periodic
+from dispatcher.celery.send_task import send_with
 from dispatcher.engine import compose
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
 
@@ -34,6 +35,21 @@ def recover() -> int:
 def cleanup() -> int:
     """Delete ended calls past their retention; return how many."""
     return periodic.run(CLEANUP)
+
+
+def _at_once(task: Task, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    """Send in this process, beat's or any other: no message of its own."""
+    return task.run(*(args or ()), **{**options, **(kwargs or {})})
+
+
+@shared_task(name="dispatcher.send", apply_async=_at_once)
+def send(task: str, args: Any = None, kwargs: Any = None, *, keys: Any = None, **options: Any) -> Any:
+    """Send another task as a call, for rows of beat that name keys themselves; return its result, a worker its id.
+
+    keys: names or {name: cost}; options: Celery's, such as queue or expires.
+    """
+    result = send_with(keys, task, args, kwargs, **options)
+    return result.id if current_task else result
 
 
 @shared_task(name=compose.CALL_DATA_TASK)

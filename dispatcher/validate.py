@@ -162,6 +162,23 @@ def json_text(field: str, value: object, *, has_celerys: bool = False) -> str:
     return _ENCODERS[has_celerys].encode(value)
 
 
+def plain(value: Any) -> Any:
+    """Return a value with what JSON has in place of its mappings, sequences and names that are numbers.
+
+    Signatures are mappings, too; Celery's JSON writes them so.
+    """
+    match value:
+        case dict():
+            return {_json_name(name): plain(item) for name, item in value.items()}
+        case list() | tuple():
+            return [plain(item) for item in value]
+    return value
+
+
+def _json_name(name: Any) -> Any:
+    return next(iter(json.loads(json.dumps({name: 0})))) if name is None or isinstance(name, int | float) else name
+
+
 def from_json(value: Any) -> Any:
     """Return arguments as the worker gets them: what Celery's own JSON marks as a type of its own is of that type."""
     match value:

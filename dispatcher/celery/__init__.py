@@ -159,17 +159,7 @@ class DispatchedTask(DjangoTask):
         return asked
 
     def replace(self, sig: Signature[Any]) -> Any:
-        """Replace the task, as Celery documents it. Raises CallInvalid for a dispatched one: see `_refuse`."""
-        self._refuse("replace")
-        return super().replace(sig)
-
-    def add_to_chord(self, sig: Signature[Any], lazy: bool = False) -> Any:  # noqa: FBT001, FBT002 -- Celery's signature
-        """Add to the chord of the task, as Celery documents it. Raises CallInvalid for a dispatched one."""
-        self._refuse("add_to_chord")
-        return super().add_to_chord(sig, lazy)
-
-    def _refuse(self, name: str) -> None:
-        """Refuse to publish a task that would start at once and without limits, while its call ends.
+        """Replace the task, as Celery documents it. Raises CallInvalid for a dispatched one, whose call keeps its task.
 
         Another attempt would be refused as well.
         """
@@ -177,10 +167,11 @@ class DispatchedTask(DjangoTask):
         if ticket_of(request) is not None and not request.called_directly:
             request.update(is_spent=True)
             raise CallInvalid(
-                name,
-                "a task that was sent with the dispatcher can't use this: the task in its place would start without "
-                "limits. Send it as a call of its own, CallQueue.objects.send(signature, keys=...), and return.",
+                "replace",
+                "a task that was sent with the dispatcher can't use this: its call keeps its task and its keys. Send "
+                "the other one as a call of its own, CallQueue.objects.send(signature, keys=...), and return.",
             )
+        return super().replace(sig)
 
     def ensure_held(self) -> None:
         """Raise TicketReplaced if this attempt has lost its call to another one, and so must not act any more.

@@ -9,7 +9,7 @@ from typing import Any
 
 from celery import Celery, Task, bootsteps, current_app, signals
 from celery.app import trace
-from celery.exceptions import ImproperlyConfigured
+from celery.exceptions import Ignore, ImproperlyConfigured
 from celery.utils.imports import symbol_by_name
 from celery.worker import WorkController
 from celery.worker.request import Request
@@ -18,6 +18,8 @@ from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, rev
 from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.celery.unknown import UnknownTasks
+from dispatcher.conf import conf
+from dispatcher.limited import keys_of, routers_of
 
 
 class Claiming(Task):
@@ -25,12 +27,15 @@ class Claiming(Task):
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
         """Leave the task's own handler to the claimed attempt."""
-        if ticket_of(self.request) is None:
+        if ticket_of(self.request) is None and not is_unticketed(self, args, kwargs):
             super().before_start(task_id, args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task's own `before_start` and `__call__` as one attempt of its call."""
         request = self.request
+        if is_unticketed(self, args, kwargs):
+            enqueue(self, args, kwargs)
+            raise Ignore
         if request.called_directly or request.get("is_claimed") or ticket_of(request) is None:
             return super().__call__(*args, **kwargs)
         request.update(is_claimed=True)
@@ -40,6 +45,22 @@ class Claiming(Task):
             return super(Claiming, self).__call__(*args, **kwargs)
 
         return attempt_of(self, run)
+
+
+def is_unticketed(task: Task, args: Any, kwargs: Any) -> bool:
+    """Return whether a message of a limited task came without a call, and is to become one (`unticketed`)."""
+    request = task.request
+    if request.called_directly or request.is_eager or not routers_of(task.name) or ticket_of(request) is not None:
+        return False
+    return conf().unticketed == "enqueue" and keys_of(task.name, args, kwargs, {}) is not None
+
+
+def enqueue(task: Task, args: Any, kwargs: Any) -> None:
+    """Send the task of a message as a call, with its id and all that the message has."""
+    options = task.signature_from_request(task.request, args, kwargs).options
+    # What the broker says of this delivery.
+    options.pop("redelivered", None)
+    task.app.send_task(task.name, args, kwargs, task_type=task, add_to_parent=False, **options)
 
 
 def fence(task: Task) -> bool:

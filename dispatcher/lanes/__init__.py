@@ -13,7 +13,7 @@ from typing import Any, Final
 from django.db import OperationalError
 from django.db.models import QuerySet
 
-from dispatcher import groups, sql, validate
+from dispatcher import groups, limited, sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
 from dispatcher.extension import HTTP_MISSING, registered
@@ -69,12 +69,15 @@ def placement_of(kind: Kind, missing: Mapping[str, Policy], senders: Mapping[str
 def declared_policy(name: str) -> Policy | None:
     """Return the policy that the settings declare for a key, exactly or by the longest template that fits.
 
-    A group has no limits of its own until a person gives it some.
+    Without one, that of the task whose rate limit the key is. A group has no limits until a person gives it some.
     """
     if groups.is_group(name):
         return Policy()
     best = declared_by(name)
-    return None if best is None else Policy.parse(conf().keys[best], f"DISPATCHER['keys'][{best!r}]")
+    if best is not None:
+        return Policy.parse(conf().keys[best], f"DISPATCHER['keys'][{best!r}]")
+    limits = limited.rate_limit_of(name)
+    return None if limits is None else Policy.parse(limits, "rate_limit")
 
 
 def declared_by(name: str) -> str | None:

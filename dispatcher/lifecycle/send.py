@@ -161,7 +161,7 @@ def _texts(call: Call, options: Mapping[str, Any]) -> dict[str, str]:
     if call.retry is not None:
         texts["retry"] = json.dumps(Retry.parse(call.retry).as_json())
     if options:
-        texts["options"] = validate.json_text("options", dict(options))
+        texts["options"] = validate.json_text("options", dict(options), has_celerys=True)
     beside = None if call.extras is None else call.extras.text()
     check_size([*texts.values(), beside or ""])
     return texts

@@ -23,6 +23,7 @@ BACKOFF: Final[Mapping[str, Callable[[int, float], float]]] = {
 }
 """How many initial intervals to wait after so many failed attempts (Open Job Spec, ojs-retry, section 7)."""
 EXHAUSTION: Final = ("discard", "dead_letter")
+DECIDED_BY: Final = ("policy", "task")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,11 @@ class Retry:
     """How the interval grows: see BACKOFF."""
     on_exhaustion: str = "discard"
     """`dead_letter` lists it among the dead letters when no attempt is left; `discard` does not."""
+    decided_by: str = "policy"
+    """`task`: it is tried again only if the task asks for it (`self.retry`, `autoretry_for`), as in Celery.
+
+    The policy then counts the attempts whose process was lost.
+    """
 
     @classmethod
     def parse(cls, value: Mapping[str, Any], field: str = "retry") -> Self:
@@ -73,6 +79,7 @@ class Retry:
         given["non_retryable_errors"] = tuple(names)
         _check_word(given, field, "backoff_strategy", tuple(BACKOFF))
         _check_word(given, field, "on_exhaustion", EXHAUSTION)
+        _check_word(given, field, "decided_by", DECIDED_BY)
         return cls(**given)
 
     def as_json(self) -> dict[str, Any]:
@@ -86,8 +93,8 @@ class Retry:
             "non_retryable_errors": list(self.non_retryable_errors),
             **{
                 name: value
-                for name, value in (("backoff_strategy", self.backoff_strategy), ("on_exhaustion", self.on_exhaustion))
-                if value != getattr(Retry, name)
+                for name in ("backoff_strategy", "on_exhaustion", "decided_by")
+                if (value := getattr(self, name)) != getattr(Retry, name)
             },
         }
 

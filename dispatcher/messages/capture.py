@@ -6,7 +6,7 @@ send, by Celery's own `send_task` and for no broker, and what was added to it is
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any, Final
 from uuid import UUID
 
@@ -22,6 +22,8 @@ from dispatcher.messages.signature import protocol
 
 _NAMES: Final = ("before_task_publish", "after_task_publish", "task_sent")
 _SIGNALS: Final = [getattr(signals, name) for name in _NAMES if hasattr(signals, name)]
+HOOKED: Final = "dispatcher_hooked"
+"""The attribute of the dispatcher's hook over `send_task`: itself, since wrappers copy it, and what it wraps."""
 _NOWHERE: Final = Connection("memory://")
 """Never opened."""
 _OF_A_PUBLICATION: Final = frozenset(
@@ -55,7 +57,7 @@ class Captured:
     options: Mapping[str, Any]
 
 
-class _Recorder(Producer):
+class Recorder(Producer):
     """A producer that keeps the first message that it is given, and sends none."""
 
     published: tuple[Any, dict[str, Any]] | None = None
@@ -69,7 +71,10 @@ def is_needed() -> bool:
     """Return whether anything in this process may add to a message."""
     send_task = current_app.send_task
     # Its type, since a wrapper may pass for what it wraps in all else.
-    is_celerys = type(send_task) is MethodType and send_task.__func__.__globals__ is vars(base)
+    function = send_task.__func__ if type(send_task) is MethodType else None
+    hook, hooked = getattr(function, HOOKED, (None, None))
+    function = hooked if hook is function else function
+    is_celerys = type(function) is FunctionType and function.__globals__ is vars(base)
     return (not is_celerys or any(signal.receivers for signal in _SIGNALS)) and not is_eager()
 
 
@@ -89,7 +94,7 @@ def capture(
     are the sender's. Raises CallInvalid if the app's send_task publishes by a producer of its own.
     """
     app = current_app
-    recorder = _Recorder(_NOWHERE, auto_declare=False)  # type: ignore[no-untyped-call]
+    recorder = Recorder(_NOWHERE, auto_declare=False)  # type: ignore[no-untyped-call]
     app.send_task(
         task,
         list(args),

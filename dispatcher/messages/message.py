@@ -15,6 +15,7 @@ from kombu.common import Broadcast
 
 from dispatcher import validate
 from dispatcher.messages import broker, signature
+from dispatcher.messages.signature import OF_CANVAS
 from dispatcher.messages.tickets import CALL_HEADER, CHOSEN_HEADER, TICKET_HEADER
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 _OF_THE_TASK: Final = frozenset(signature_of(AMQP.as_task_v2).parameters)
 """The options of a message that are headers of Celery's; the others are the broker's."""
 
+_NAMES: Final = {"link": "callbacks", "link_error": "errbacks"}
+"""The options that have another name in a message."""
+_OF_PROPERTIES: Final = ("periodic_task_name",)
+"""The properties that a worker reads, beside Celery's own and the priority."""
 _DEFAULT_PRIORITY: Final = 0
 """That of kombu for a message without one."""
 
@@ -127,7 +132,9 @@ def _made(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any
     """Return the headers, properties and body of a call's message, with the priority that a broker would give back."""
     of_task, of_broker = options_of(app, call)
     made = _celerys(app, call, of_task, has_event=False)
-    return made.headers, {**made.properties, "priority": of_broker.get("priority", _DEFAULT_PRIORITY)}, made.body
+    named = {name: of_broker[name] for name in _OF_PROPERTIES if name in of_broker}
+    properties = {**made.properties, **named, "priority": of_broker.get("priority", _DEFAULT_PRIORITY)}
+    return made.headers, properties, made.body
 
 
 def _celerys(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_event: bool) -> Any:
@@ -137,8 +144,7 @@ def _celerys(app: Celery, call: Publishable, of_task: Mapping[str, Any], *, has_
         name=call.task,
         create_sent_event=has_event,
         # Not the task that happens to hand its room on.
-        **{"root_id": str(call.id), **of_task},
-        reply_to=app.thread_oid,
+        **{"root_id": str(call.id), "reply_to": app.thread_oid, **of_task},
     )
 
 
@@ -158,7 +164,8 @@ def arguments(call: Publishable) -> dict[str, Any]:
         "args": validate.from_json(call.args) if call.call_data is None else [call.call_data],
         "kwargs": validate.from_json(call.kwargs),
         "task_id": str(call.id),
-        "retries": call.attempt,
+        # A message that was retried before it became a call goes on counting.
+        "retries": call.attempt + (call.options or {}).get("retries", 0),
     }
 
 
@@ -177,7 +184,9 @@ def options_of(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str
     # Where neither sender nor task gives it, the worker's own task decides.
     of_task: dict[str, Any] = {"ignore_result": None}
     of_broker: dict[str, Any] = {}
-    for name, value in options.items():
-        if value is not None:
-            (of_task if name in _OF_THE_TASK or name in stamps else of_broker)[name] = value
+    for option, value in options.items():
+        name = _NAMES.get(option, option)
+        if value is not None and name != "retries":
+            is_of_task = name in _OF_THE_TASK or name in stamps
+            (of_task if is_of_task else of_broker)[name] = validate.from_json(value) if option in OF_CANVAS else value
     return of_task, of_broker

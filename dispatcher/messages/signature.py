@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, Final
+from uuid import UUID
 
 from celery import Celery, Task, current_app
 from celery.app.task import extract_exec_options
 from celery.canvas import Signature
 from celery.exceptions import QueueNotFound
+from celery.utils.functional import maybe_list
 from kombu import compression, serialization
 
-from dispatcher import validate
+from dispatcher import limited, validate
 from dispatcher.errors import CallInvalid
-from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER
-from dispatcher.request import Call
+from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, uuid_of
+from dispatcher.request import Call, Extras
 
 _LONGEST: Final = timedelta(days=36_525)
 """The longest countdown or expiry."""
@@ -30,21 +32,14 @@ _WORKER_READS: Final = {
     "ignore_result": "task_ignore_result",
 }
 """Attributes that come from a setting where the task names none; a worker has the same settings."""
-_CANVAS: Final = frozenset(
-    f"celery.{name}" for name in ("accumulate", "chain", "chord", "chunks", "group", "map", "starmap")
-)
+_CANVAS: Final = frozenset(f"celery.{name}" for name in ("chain", "chord", "chunks", "group"))
 _NO_CANVAS: Final = (
-    "is a workflow of Celery, whose tasks would start without a limit; send each task by itself, the next one from "
-    "within the one before it, or start the workflow without the dispatcher by .delay()."
+    "is a workflow of Celery, and no call; start it by .delay(), with its tasks under limits by DISPATCHER['tasks']."
 )
 _LINKS: Final = ("link", "link_error")
+OF_CANVAS: Final = frozenset({"chain", "chord", *_LINKS})
+"""The options that are signatures."""
 _REFUSED: Final = {
-    "link": "a call has no callbacks; send the next call from within the task.",
-    "link_error": "a call has no callbacks; connect a receiver to dispatcher.signals.call_finished.",
-    "chain": _NO_CANVAS,
-    "chord": _NO_CANVAS,
-    "group_id": _NO_CANVAS,
-    "task_id": "the id of a call is its task id, and is made at the send; leave it out, and read call.id.",
     "retry": "a message is published until the broker takes it; leave it out. send() takes the task's retry policy.",
     "retry_policy": "a message is published until the broker takes it; leave it out.",
 }
@@ -111,12 +106,18 @@ def read(call: Call, sender: Sender) -> SendRequest:
     for option, value in given.items():
         if option in _REFUSED and value is not None:
             raise CallInvalid(option, _REFUSED[option])
+    if given.get("task_id") is not None:
+        call = replace(call, extras=replace(call.extras or Extras(), id=_task_id(given["task_id"])))
+    route_name = given.pop("route_name", None) or name
     task, own = sender.task(name)
     if task is not None and call.call_data is None:
         call = _with_arguments(call, task)
+    if call.keys is None:
+        call = replace(call, keys=limited.keys_of(name, call.args, call.kwargs, given))
     if call.headers is not None or given.get("headers") is not None:
         call = replace(call, headers=_headers(given.pop("headers", None), call.headers))
-    queue, routed = _route({**own, **given}, name, call, task, sender.app)
+    given.pop("task_id", None)
+    queue, routed = _route({**own, **given}, route_name, call, task, sender.app)
     call, scheduled_in, expires_in = _times(call, routed)
     if task is not None and "shadow" not in routed:
         shadow = task.shadow_name(call.args or (), call.kwargs or {}, dict(routed))
@@ -162,6 +163,14 @@ def _without_signature(call: Call) -> tuple[Call, dict[str, Any]]:
         call, task=task.task, args=[*args, *(task.args or ())], kwargs={**(task.kwargs or {}), **(kwargs or {})}
     )
     return merged, {name: value for name, value in (task.options or {}).items() if value or name not in _LINKS}
+
+
+def _task_id(given: object) -> UUID:
+    """Return the id of a call that is to be this task's. Raises CallInvalid for what is not written as a UUID is."""
+    call_id = uuid_of(given)
+    if call_id is None or str(call_id) != given:
+        raise CallInvalid("task_id", f"{given!r} must be a UUID, as celery.uuid() makes one: it is the id of the call.")
+    return call_id
 
 
 def _with_arguments(call: Call, task: Task) -> Call:
@@ -284,6 +293,8 @@ def _options(options: dict[str, Any]) -> dict[str, Any]:
         raise CallInvalid("soft_time_limit", f"{soft} is more than time_limit ({hard}); give at most that.")
     if stamps:
         options["stamped_headers"] = sorted(stamps)
+    for name in OF_CANVAS.intersection(options):
+        options[name] = validate.plain(options[name] if name == "chord" else maybe_list(options[name]))
     if options.get("serializer") == "json":
         del options["serializer"]
     return options
@@ -306,8 +317,22 @@ def _is_serializer(value: object) -> bool:
 
 _CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     **dict.fromkeys(
-        ("argsrepr", "kwargsrepr", "parent_id", "root_id", "routing_key", "shadow"),
+        (
+            *("argsrepr", "group_id", "kwargsrepr", "origin", "parent_id", "periodic_task_name", "reply_to"),
+            *("root_id", "routing_key", "shadow"),
+        ),
         (lambda value: isinstance(value, str), "must be a text"),
+    ),
+    **dict.fromkeys(
+        ("group_index", "replaced_task_nesting", "retries"),
+        (lambda value: _is_whole(value) and value >= 0, "must be a whole number from 0"),
+    ),
+    **dict.fromkeys(
+        ("chain", "chord", "link", "link_error"),
+        (
+            lambda value: all(isinstance(each, Mapping) and "task" in each for each in maybe_list(value)),
+            "must be signatures, such as task.s()",
+        ),
     ),
     **dict.fromkeys(
         ("ignore_result", "immediate", "mandatory"), (lambda value: isinstance(value, bool), "must be True or False")

@@ -10,11 +10,13 @@ CALL_HEADER: Final = "dispatcher_call"
 """The message header that names the ticket's call: a task may pass its own headers on to another message."""
 CHOSEN_HEADER: Final = "dispatcher_chosen_keys"
 """The message header that has the key which was chosen of each group."""
+OF_TICKET: Final = (TICKET_HEADER, CALL_HEADER, CHOSEN_HEADER)
+"""The headers that only the message of a call has."""
 
 
 def headers_of(request: Any) -> dict[str, Any]:
     """Return the headers of the message of a running task's request, with those above wherever Celery keeps them."""
-    named = {name: request.get(name) for name in (TICKET_HEADER, CALL_HEADER, CHOSEN_HEADER)}
+    named = {name: request.get(name) for name in OF_TICKET}
     return {**{name: value for name, value in named.items() if value is not None}, **(request.headers or {})}
 
 

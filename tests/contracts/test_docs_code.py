@@ -142,4 +142,11 @@ def test_every_option_of_a_command_exists() -> None:
                 known = {option for action in parser._actions for option in action.option_strings}  # noqa: SLF001
                 unknown = set(re.findall(r"(?<!\S)--[\w-]+", found["options"])) - known
                 assert not unknown, f"{path}: {name} has no {unknown}"
-    assert named == {"rate_limit_status", "dispatcher_audit", "dispatcher_limits", "explain_take", "dispatcher_token"}
+    assert named == {
+        "rate_limit_status",
+        "dispatcher_audit",
+        "dispatcher_limits",
+        "dispatcher_tasks",
+        "explain_take",
+        "dispatcher_token",
+    }

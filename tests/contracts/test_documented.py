@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 from django.apps import apps
 
-from dispatcher import api, checks, errors
+from dispatcher import api, checks, errors, task_checks
 from dispatcher.conf import settable
 from dispatcher.errors import DispatcherError
 from dispatcher.ojs import errors as ojs_errors
@@ -30,7 +30,7 @@ def named_in(page: str) -> set[str]:
 
 KINDS = {
     "settings.md": set(settable()),
-    "checks.md": set(re.findall(r"dispatcher\.[EW]\d{3}", inspect.getsource(checks))),
+    "checks.md": set(re.findall(r"dispatcher\.[EW]\d{3}", "".join(map(inspect.getsource, (checks, task_checks))))),
     "states.md": {str(state) for state in State},
     "errors.md": {
         name

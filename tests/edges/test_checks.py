@@ -205,6 +205,53 @@ def test_a_task_with_a_rate_limit_of_celerys_own_is_w019(become: Callable[..., C
     assert "that of tests.limited." in message.msg
 
 
+def test_a_rate_limit_that_is_global_is_right(become: Callable[..., Celery], settings: Any) -> None:
+    settings.DISPATCHER = {"celery_rate_limits": "global"}
+    become("celery:Task").task(name="tests.limited", rate_limit="10/m", shared=False)(nothing)
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("tasks", "wanted"),
+    [
+        ({"tests.charge": ["api", "tenant:{user}"], "tests.*": {"api": 2}, "*": []}, []),
+        ({"tests.charge": None}, []),
+        ([lambda *_, **__: None, {"tests.charge": lambda user: [user]}], []),
+        ({"tests.chrage": ["api"]}, [("W021", "['tests.chrage']: no task has this name")]),
+        ({"other.*": ["api"]}, [("W021", "['other.*']")]),
+        ({"tests.charge": ["apl"]}, [("W022", "no setting declares the key 'apl'")]),
+        ({"tests.charge": ["shop:{user}"]}, [("W022", "'shop:{user}'")]),
+        ({"tests.charge": ["tenant:{usr}"]}, [("E022", "names 'usr', which tests.charge does not take")]),
+        ({"tests.charge": ["tenant:{user"]}, [("E021", "'tenant:{user' is not a key")]),
+        ({"tests.charge": ["a b"]}, [("E021", "'a b' is not a key")]),
+        ({"tests.charge": "api"}, [("E021", "['tests.charge'] is 'api'")]),
+        (["api"], [("E021", "[0] is 'api'")]),
+        ("api", [("E001", "DISPATCHER['tasks'] is 'api': give a dict or a list")]),
+    ],
+    ids=str,
+)
+def test_a_typo_in_the_limits_of_tasks_is_found(
+    become: Callable[..., Celery], settings: Any, tasks: Any, wanted: list[tuple[str, str]]
+) -> None:
+    settings.DISPATCHER = {"keys": {"api": {}, "tenant:*": {}}, "tasks": tasks}
+
+    def charge(user: int) -> None: ...
+
+    become("celery:Task").task(name="tests.charge", shared=False)(charge)
+    messages = found()
+    assert [message.id for message in messages] == [f"dispatcher.{code}" for code, _ in wanted]
+    for message, (_, words) in zip(messages, wanted, strict=True):
+        assert words in message.msg
+
+
+@pytest.mark.parametrize("name", ["celery_rate_limits", "unticketed"])
+def test_a_word_that_a_setting_does_not_have_is_e002(name: str, settings: Any) -> None:
+    settings.DISPATCHER = {name: "sometimes"}
+    (message,) = found()
+    assert message.id == "dispatcher.E002"
+    assert f"DISPATCHER[{name!r}] is 'sometimes': give one of" in message.msg
+
+
 def test_a_task_whose_class_can_not_be_fenced_is_e005(become: Callable[..., Celery]) -> None:
     class Closed(Task):
         def __init_subclass__(cls, **_: Any) -> None:
@@ -389,7 +436,7 @@ def test_psycopg2_beside_psycopg_3_is_w021(monkeypatch: pytest.MonkeyPatch) -> N
     installed.__spec__ = ModuleSpec("psycopg2", None)
     monkeypatch.setitem(sys.modules, "psycopg2", installed)
     (message,) = found()
-    assert (message.id, "silence this check" in str(message.hint)) == ("dispatcher.W021", True)
+    assert (message.id, "silence this check" in str(message.hint)) == ("dispatcher.W023", True)
 
 
 # A pool of connections that is not installed (E018), or too small (W020)

@@ -1,6 +1,5 @@
-"""`self.replace` and `self.add_to_chord`: a call has an error that names the remedy, other tasks are replaced."""
+"""`self.replace`: a call has an error that names the remedy, other tasks are replaced."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,22 +14,16 @@ from tests.steps.sample_tasks import autoretry, behaviours, deliver, do, ran, se
 
 pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 
-REFUSED: dict[str, Callable[[Task], Any]] = {
-    "replace": lambda self: self.replace(autoretry.si()),
-    "add_to_chord": lambda self: self.add_to_chord(autoretry.si(), lazy=True),
-}
 
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_call_is_not_replaced_by_a_task_without_limits(name: str, broker: Broker) -> None:
+def test_a_call_is_not_replaced(broker: Broker) -> None:
     key("api", concurrency=1)
-    behaviours[:] = [REFUSED[name]]
+    behaviours[:] = [lambda self: self.replace(autoretry.si())]
     call = sent(keys=["api"], retry={"max_attempts": 3})
     broker.take()
     assert deliver(call).state == "FAILURE"
     stored = seen(call)
     assert (stored.state, stored.error["type"]) == (State.DISCARDED, "CallInvalid")
-    assert stored.error["message"].startswith(f"{name}: ")
+    assert stored.error["message"].startswith("replace: ")
     assert "CallQueue.objects.send" in stored.error["message"]
     assert broker.take() == []
     assert not Slot.objects.exists()

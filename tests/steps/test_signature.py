@@ -1,5 +1,6 @@
 """What a task, a signature and a sender ask of the message: it is published as Celery does it, or refused."""
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
@@ -125,7 +126,7 @@ def test_call_data_takes_the_place_of_arguments(given: Mapping[str, Any]) -> Non
     ids=lambda each: getattr(each, "task", each),
 )
 def test_a_workflow_of_celery_is_refused(workflow: Any) -> None:
-    with pytest.raises(CallInvalid, match="send each task by itself") as refused:
+    with pytest.raises(CallInvalid, match=r"start it by \.delay\(\), with its tasks under limits") as refused:
         alone(task=workflow)
     assert refused.value.field == "task"
 
@@ -136,10 +137,11 @@ def test_a_workflow_of_celery_is_refused(workflow: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "field", "words"),
     [
-        ({"link": add.s()}, "link", "from within the task"),
-        ({"link_error": add.s()}, "link_error", "call_finished"),
-        ({"chord": add.s()}, "chord", "send each task by itself"),
-        ({"task_id": "mine"}, "task_id", r"read call\.id"),
+        ({"link": ["add"]}, "link", r"signatures, such as task\.s\(\)"),
+        ({"link_error": 5}, "link_error", "signatures"),
+        ({"chord": "add"}, "chord", "signatures"),
+        ({"group_index": "first"}, "group_index", "whole number"),
+        ({"task_id": "mine"}, "task_id", "must be a UUID"),
         ({"retry": False}, "retry", "until the broker takes it"),
         ({"expiration": 5}, "expiration", "is no option"),
         ({"keys": ["api"]}, "keys", r"see the fields of send\(\)"),
@@ -191,7 +193,9 @@ def parts(message: Message) -> dict[str, Any]:
     # What was given as a tuple comes back from the database as a list.
     headers["argsrepr"] = headers["argsrepr"].strip("([,])")
     properties = {name: value for name, value in message.properties.items() if name in {"priority", "delivery_mode"}}
-    return {"headers": headers, "properties": properties, "type": message.content_type, "body": message.body}
+    is_json = message.content_type == "application/json" and not headers.get("compression")
+    body = json.loads(message.body) if is_json else message.body
+    return {"headers": headers, "properties": properties, "type": message.content_type, "body": body}
 
 
 def published(broker: Broker, queue: str = "celery") -> Message:
@@ -213,6 +217,8 @@ ASKED: list[Signature] = [
     add.s(1).set(argsrepr="(hidden)", kwargsrepr="{hidden}"),
     add.s(1).set(headers={"tenant": "acme", "nested": {"a": [1]}}),
     add.s(1).set(stamped_headers=["order"], order=["a-1"]),
+    add.s(1).set(link=[add.s(2)], link_error=[add.si(3), add.s(4)]),
+    add.s(1).set(chain=[add.s(2)], chord=add.s(3), group_id="g", group_index=2, replaced_task_nesting=1),
     special.s(4),
     special.s(4).set(priority=9, compression="bzip2", ignore_result=True, time_limit=None),
 ]

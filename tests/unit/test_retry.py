@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher import ending
 from dispatcher.errors import PolicyInvalid
 from dispatcher.limits.retry import Retry
+from dispatcher.states import State
 
 TICK = timedelta(microseconds=1)
 durations = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=366))
@@ -71,3 +73,22 @@ def test_a_retry_policy_that_is_wrong_is_refused_by_its_field(given_retry: Any, 
     with pytest.raises(PolicyInvalid) as caught:
         Retry.parse(given_retry)
     assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("asked", "attempt", "crashes", "state"),
+    [
+        (None, 1, 0, State.DISCARDED),
+        (True, 7, 0, State.RETRYABLE),
+        (False, 1, 0, State.DISCARDED),
+        (None, 1, 1, State.RETRYABLE),
+        (None, 2, 1, State.DISCARDED),
+    ],
+)
+def test_where_the_task_decides_the_policy_counts_lost_processes_alone(
+    asked: object, attempt: int, crashes: int, state: State
+) -> None:
+    policy = Retry.parse({"decided_by": "task", "max_attempts": 2}).as_json()
+    may_retry = None if asked is None else bool(asked)
+    ended = ending.failed(ValueError(), attempt=attempt, policy=policy, may_retry=may_retry, crashes=crashes)
+    assert ended.state == state

@@ -1,0 +1,175 @@
+"""The hook over `Celery.send_task`, which every way to send a task passes: calls of limited tasks are sent by `send`.
+
+`.delay()`, `apply_async` of any class, signatures and workflows, links, beat and `send_task` by name come by here. A
+task without limits is sent as always, and so are the messages that the dispatcher itself makes.
+"""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+from celery import Celery, Task, current_app
+from celery.backends.rpc import RPCBackend
+from celery.canvas import Signature
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from django.db import IntegrityError
+
+from dispatcher import api, sql, validate
+from dispatcher.conf import conf
+from dispatcher.limited import keys_of, routers_of
+from dispatcher.limits.retry import Retry
+from dispatcher.messages.capture import HOOKED, Recorder
+from dispatcher.messages.tickets import OF_TICKET, uuid_of
+from dispatcher.models import CallQueue
+from dispatcher.request import Call
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+_NOT_OF_THE_CALL: Final = frozenset(
+    {
+        # How the broker is reached: the database takes the call, or the error of that is raised.
+        *("connection", "producer", "publisher", "retry", "retry_policy"),
+        # What is done with the result, and what the task is.
+        *("add_to_parent", "outside", "result_cls", "task_type"),
+    }
+)
+_HIGHEST: Final = 100
+"""The highest priority of a call; -100 is the lowest."""
+
+
+def hook() -> None:
+    """Put the hook over `Celery.send_task`, and over what others have put there."""
+    celerys = Celery.send_task
+
+    @wraps(celerys)
+    def send_task(app: Celery, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
+        if not routers_of(name) or isinstance(options.get("producer"), Recorder):
+            return celerys(app, name, args, kwargs, *more, **options)
+        named = list(inspect.signature(celerys).parameters)[4:]
+        given = {**dict(zip(named, more, strict=False)), **options}
+        keys = keys_of(name, args, kwargs, given)
+        if keys is None:
+            return celerys(app, name, args, kwargs, *more, **options)
+        return _Sending(app=app, name=name, args=args, kwargs=kwargs, given=given, keys=keys).send()
+
+    setattr(send_task, HOOKED, (send_task, celerys))
+    Celery.send_task = send_task
+
+
+def send_with(keys: Any, task: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+    """Send a task by its name, with these keys and Celery's options; return what `send_task` returns.
+
+    keys: names or {name: cost}; None: those that are declared for the task. Raises CallInvalid or PolicyInvalid.
+    """
+    app = current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
+    keys = keys_of(task, args, kwargs, options) or () if keys is None else keys
+    return _Sending(app=app, name=task, args=args, kwargs=kwargs, given=options, keys=keys).send()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sending:
+    """A limited task that is sent, with the options that `send_task` was given."""
+
+    app: Celery
+    name: str
+    args: Any
+    kwargs: Any
+    given: Mapping[str, Any]
+    keys: Any
+
+    @property
+    def task(self) -> Task | None:
+        """The task; None if this process does not know it."""
+        task: Task | None = self.given.get("task_type") or self.app.tasks.get(self.name)
+        return task
+
+    def send(self) -> Any:
+        """Send the call, once for each id; return what `send_task` returns. Raises CallInvalid or PolicyInvalid."""
+        with _own_connection() if self.given.get("outside") else nullcontext():
+            task_id = self.given.get("task_id")
+            # A task that runs again sends what follows it again.
+            if not _is_sent(task_id):
+                try:
+                    task_id = str(api.send(self.call()).id)
+                except IntegrityError:
+                    # A process that has lost its call sends what follows it at this moment, too.
+                    if sql.in_transaction() or not _is_sent(task_id):
+                        raise
+        return self.result(task_id)
+
+    def call(self) -> Call:
+        """Return the call, which is retried as the task has it."""
+        own = {} if self.task is None else {"ignore_result": self.task.ignore_result}
+        options = {
+            option: value
+            for option, value in self.given.items()
+            if option not in _NOT_OF_THE_CALL and not (option in own and own[option] == value)
+        }
+        # A task may pass those of its own message on.
+        headers = options.pop("headers", None) or {}
+        options["headers"] = {name: value for name, value in headers.items() if name not in OF_TICKET} or None
+        for option in {"eta", "expires"} & options.keys():
+            options[option] = _aware(options[option], self.app)
+        if isinstance(self.app.backend, RPCBackend):
+            options["reply_to"] = options.get("reply_to") or self.app.thread_oid
+        args, kwargs = validate.plain(self.args), validate.plain(self.kwargs)
+        # A process that is lost ends a task in Celery, unless it is acknowledged late.
+        is_late = self.task is not None and self.task.acks_late
+        attempts = Retry.parse(conf().retry).max_attempts if is_late else 1
+        return Call(
+            Signature(self.name, args=args, kwargs=kwargs, options=options, app=self.app),
+            keys=self.keys,
+            priority=_priority(self.app, self.given.get("priority")),
+            retry={"decided_by": "task", "max_attempts": attempts},
+        )
+
+    def result(self, task_id: Any) -> Any:
+        """Return the result of the task with this id, and make it one of the task that sends."""
+        ignores = self.given.get("ignore_result")
+        if ignores is None and self.task is not None:
+            ignores = self.task.ignore_result
+        if isinstance(self.app.backend, RPCBackend) and not ignores:
+            with self.app.producer_or_acquire() as producer:
+                self.app.backend.on_task_call(producer, task_id)
+        result: AsyncResult[Any] = (self.given.get("result_cls") or self.app.AsyncResult)(task_id)
+        result.ignored = ignores
+        parent = self.app.current_worker_task if self.given.get("add_to_parent", True) else None
+        if parent is not None:
+            parent.add_trail(result)
+        return result
+
+
+@contextmanager
+def _own_connection() -> Iterator[None]:
+    """Send on a connection of its own: what becomes of the caller's transaction changes nothing."""
+    wrapper = sql.new_connection()
+    try:
+        with sql.using(wrapper):
+            yield
+    finally:
+        wrapper.close()
+
+
+def _is_sent(task_id: object) -> bool:
+    """Return whether there is a call with this id."""
+    call_id = uuid_of(task_id)
+    return call_id is not None and CallQueue.objects.filter(id=call_id).exists()
+
+
+def _aware(at: Any, app: Celery) -> Any:
+    """Return a time with a zone: Celery takes one without for its own."""
+    at = maybe_iso8601(at) if isinstance(at, str) else at
+    return maybe_make_aware(at, app.timezone) if isinstance(at, datetime) else at
+
+
+def _priority(app: Celery, priority: Any) -> int:
+    """Return the priority of a call for that of a message: with Redis the lowest goes first."""
+    if not isinstance(priority, int):
+        return 0
+    is_redis = str(app.conf.broker_write_url).startswith(("redis", "sentinel"))
+    return max(-priority if is_redis else min(priority, _HIGHEST), -_HIGHEST)

@@ -1,0 +1,1 @@
+"""Orders, and what is done for them in the background."""

@@ -1,0 +1,167 @@
+"""An existing project, as it is and with limits: a diff of its settings, no call site, and the same results."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import PIPE, STDOUT
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from project.processes import Stack, logged
+from project.services import Services
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "examples" / "existing"
+DIFF = (EXAMPLE / "limits.diff").read_text()
+START = """
+import json
+from orders.tasks import start, wait
+print(json.dumps(wait(start(3))))
+"""
+TASKS = """
+import json
+from dispatcher.models import CallQueue
+rows = CallQueue.objects.filter(finished_at__isnull=False).order_by("position")
+print(json.dumps(list(rows.values_list("task", "state", "attempt", "lane__key_ids"))))
+"""
+AT_ONCE = """
+from dispatcher.models import CallQueue
+runs = [(c.started_at, c.finished_at) for c in CallQueue.objects.filter(costs={}, attempt=1)
+        if c.task not in ("orders.tasks.receipt",)]
+print(max(sum(a <= at < b for a, b in runs) for at, _ in runs))
+"""
+REMINDED = """
+import time
+from dispatcher.models import CallQueue
+until = time.monotonic() + 30
+rows = CallQueue.objects.filter(task="orders.tasks.remind", state="completed")
+while not rows.exists() and time.monotonic() < until:
+    time.sleep(0.1)
+print(rows.exists())
+"""
+
+
+class Site:
+    """A copy of the example, with a database of its own."""
+
+    def __init__(self, home: Path, stack: Stack, env: dict[str, str]) -> None:
+        self.home, self.stack = home, stack
+        self.env = {
+            "PYTHONPATH": os.pathsep.join([str(home), str(ROOT)]),
+            "DJANGO_SETTINGS_MODULE": "bookshop.settings",
+        }
+        self.env |= env
+
+    def run(self, *words: str) -> str:
+        """Run a program of Python in the project, and return what it prints last."""
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(
+            command, cwd=self.home, env=os.environ | self.env, stdout=PIPE, stderr=STDOUT, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout
+        return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+
+    def shell(self, code: str) -> Any:
+        """Run code in the project's shell, and return what it prints last, as JSON."""
+        return json.loads(self.run("django", "shell", "--no-imports", "-c", code).replace("True", "true"))
+
+    def start(self, name: str, *words: str) -> None:
+        """Start a worker or beat."""
+        command = [sys.executable, "-m", "celery", "-A", "bookshop", *words, "-l", "INFO"]
+        ready = logged(r" ready\.$" if name == "worker" else r"beat: Starting")
+        self.stack.start(name, command, ready=ready, env=self.env, cwd=self.home)
+        self.stack.wait_ready()
+
+
+@pytest.fixture
+def site(services: Services, tmp_path: Path) -> Iterator[Site]:
+    name = f"existing_{uuid4().hex[:12]}"
+    address = urlsplit(services.database_url)
+    with psycopg.connect(address._replace(path="/postgres").geturl(), autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        home = shutil.copytree(EXAMPLE, tmp_path / "site")
+        backend = services.broker_url if services.broker_url.startswith("redis") else f"file://{tmp_path}"
+        env = {
+            "DATABASE_URL": address._replace(path=f"/{name}").geturl(),
+            "CELERY_BROKER_URL": services.broker_url,
+            "CELERY_RESULT_BACKEND": backend,
+            "QUEUE": name,
+        }
+        with Stack(services.run_dir) as stack:
+            yield Site(home, stack, env)
+            for child in list(stack.children):
+                stack.kill(child)
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def put_under_limits(site: Site) -> None:
+    """Apply the example's diff, as its reader does."""
+    subprocess.run(["git", "apply", "limits.diff"], cwd=site.home, check=True)  # noqa: S607 -- the reader's
+    site.run("django", "migrate", "-v", "0")
+    site.run("django", "check", "--fail-level", "ERROR")
+
+
+def worker(site: Site) -> None:
+    site.start("worker", "worker", "-n", f"existing-{uuid4().hex}@%h", "-c", "3", "--without-mingle")
+
+
+def test_the_diff_has_ten_lines_at_the_most_and_none_of_a_call_site() -> None:
+    changed = [line for line in DIFF.splitlines() if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
+    assert len(changed) <= 10
+    assert [line for line in DIFF.splitlines() if line.startswith("+++")] == ["+++ b/bookshop/settings.py"]
+
+
+@pytest.mark.smoke
+def test_an_existing_project_has_the_same_results_under_limits(site: Site) -> None:
+    site.run("django", "migrate", "-v", "0")
+    worker(site)
+    before = site.shell(START)
+    site.stack.kill("worker")
+    put_under_limits(site)
+    worker(site)
+    assert site.shell(START) == before
+    calls = site.shell(TASKS)
+    assert {call[0].rpartition(".")[2] for call in calls} == {
+        *("sign", "charge", "refuse", "price", "total", "receipt", "report")
+    }
+    assert sorted({call[2] for call in calls if call[0] == "orders.tasks.charge"}) == [3]
+    assert [call[1:3] for call in calls if call[0] == "orders.tasks.refuse"] == [["discarded", 1]]
+    assert {call[1] for call in calls if call[0] != "orders.tasks.refuse"} == {"completed"}
+    assert all(len(call[3]) == 1 for call in calls)
+    assert site.shell(AT_ONCE) == 1, "at once under a concurrency of 1"
+
+
+def test_its_own_tests_stay_green_in_eager_mode(site: Site) -> None:
+    for change in (lambda _: None, put_under_limits):
+        change(site)
+        site.run("django", "test", "-v", "1")
+
+
+def test_a_row_of_beat_obeys_without_a_change(site: Site) -> None:
+    put_under_limits(site)
+    worker(site)
+    site.start("beat", "beat", "--pidfile=", "-s", str(site.home / "schedule"))
+    assert site.shell(REMINDED)
+
+
+def test_with_a_star_the_project_needs_no_broker(site: Site) -> None:
+    put_under_limits(site)
+    site.env["CELERY_BROKER_URL"] = "memory://"
+    site.env["CELERY_RESULT_BACKEND"] = f"file://{site.home}"
+    with (site.home / "bookshop" / "settings.py").open("a") as settings:
+        settings.write('DISPATCHER["tasks"]["*"] = []\n')
+    worker(site)
+    found = site.shell(START)
+    assert found["chord"] == "30"
+    assert {call[0] for call in site.shell(TASKS)} > {"celery.chord_unlock"}
