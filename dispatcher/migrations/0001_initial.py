@@ -1150,5 +1150,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("0a80fd5b"),
+        InstallFunctions("80ec20dc"),
     ]

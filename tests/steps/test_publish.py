@@ -7,16 +7,20 @@ from typing import Any
 import pytest
 from amqp.exceptions import MessageNacked
 from celery import shared_task
+from django.db import connection, transaction
 from kombu import Producer, Queue
 from kombu.exceptions import ChannelError
 from redis.exceptions import OutOfMemoryError
 
-from dispatcher import api, engine
-from dispatcher.lifecycle import publish
+from dispatcher import api, ending, engine
+from dispatcher.lifecycle import publish, take
+from dispatcher.lifecycle.finish import Ended
+from dispatcher.lifecycle.take import Taker
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
+from dispatcher.states import State
 from project.services import Services
-from tests.builders import admitted, at, committed, key, seen
+from tests.builders import admitted, at, committed, key, seen, started, ticket_of, waiting
 from tests.steps.conftest import Broker, make_app
 
 pytestmark = [committed, pytest.mark.pooler]
@@ -44,6 +48,18 @@ def eagerly() -> None:
 
 
 # To the broker
+
+
+@pytest.mark.parametrize(("is_end", "waits"), [(False, "off"), (True, "on")])
+def test_the_commit_of_a_trip_waits_for_the_disk_unless_it_only_dispatches(*, is_end: bool, waits: str) -> None:
+    call = started()
+    ended = Ended(call_id=call.id, ticket=ticket_of(call), claim_id=None, ending=ending.completed(None))
+    left = waiting()
+    with transaction.atomic(), connection.cursor() as cursor:
+        taken = take.take(Taker(queues=["celery"], becomes=State.DISPATCHED), [ended] * is_end, room=1)
+        assert [each.id for each in taken.dispatched] == [left.id]
+        cursor.execute("SHOW synchronous_commit")
+        assert cursor.fetchone() == (waits,)
 
 
 # When the broker is down

@@ -205,6 +205,12 @@ BEGIN
      WHERE process.id = (SELECT mine.id FROM dispatcher_process AS mine
                        WHERE mine.id = p_process AND mine.idle_at IS NOT NULL FOR NO KEY UPDATE SKIP LOCKED);
   END IF;
+  -- A trip that has only dispatched does not wait for the disk: others wait for its locks until it is committed. What a
+  -- crash of the server loses of it waits again. None of its calls was claimed: the commit of a claim waits for the
+  -- disk, and so for all that was written before it.
+  IF p_calls = '{}' AND p_becomes = 'dispatched' AND v_settled = 0 THEN
+    PERFORM set_config('synchronous_commit', 'off', true);
+  END IF;
   at := v_now;
   RETURN NEXT;
 END $$;
