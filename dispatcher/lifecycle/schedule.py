@@ -65,11 +65,6 @@ def discard_expired(*, now: datetime | None = None) -> int:
     return ended
 
 
-def clear_overrides(*, now: datetime | None = None) -> int:
-    """Take overrides off keys that have ended; return how many. The limits in force do not depend on it."""
-    return sql.change("clear_overrides", {"now": now})
-
-
 def has_notes(*, now: datetime | None = None) -> bool:
     """Return whether a note is due."""
     (is_due,) = sql.fetch("has_notes", bool, {"now": now})

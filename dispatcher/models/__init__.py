@@ -5,10 +5,12 @@ from dispatcher.models.changes import KeyChange
 from dispatcher.models.keys import RateLimitKey, Share, Start
 from dispatcher.models.lanes import Lane, LaneSite, Note
 from dispatcher.models.queues import Queue
+from dispatcher.models.record import Clock
 from dispatcher.models.workers import LeaseCheck, PeriodicRun, Process, ResultCursor, Worker
 
 __all__ = [
     "CallQueue",
+    "Clock",
     "KeyChange",
     "Lane",
     "LaneSite",
