@@ -103,7 +103,7 @@ def _dispense(until: float | None) -> int:
     """Make trips until no note is due, or a monotonic time has come; return how many calls were dispatched."""
     dispatched = dispense()
     for _ in range(_ROUNDS):
-        if not schedule.has_notes() or (until is not None and monotonic() > until):
+        if not schedule.ask_due().row().has_notes or (until is not None and monotonic() > until):
             break
         dispatched += dispense()
     return dispatched

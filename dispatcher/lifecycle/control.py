@@ -123,7 +123,7 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
         if field in limits:
             raise PolicyInvalid(f"override.{field}", "an override changes limits only; store it with the key's own.")
     mixture.check_policy(name, policy, "override.per_worker")
-    values = {
+    values: dict[str, Any] = {
         f"override_{column}": value if strategy_of(column) in limits else F(column)
         for column, value in policy.columns().items()
         if column not in TURNS
@@ -239,12 +239,12 @@ def _move(calls: Iterable[UUID], states: Iterable[State], **changes: Any) -> lis
     with sql.own_transaction():
         rows = CallQueue.objects.filter(id__in=_locked(calls, states)).order_by("position", "id")
         rows.update(**changes)
-        moved = list(rows.values("id", "lane_id", "state", "position"))
+        moved = list(rows.values_list("id", "lane_id", "state", "position"))
         # The lowest position of each lane is written last.
-        firsts = {row["lane_id"]: row.pop("position") for row in reversed(moved)}
+        firsts = {lane: position for _, lane, _, position in reversed(moved)}
         Note.objects.bulk_create(
             Note(at=Clock(), lane_id=lane, is_forced=True, position=position)
             for lane, position in firsts.items()
             if lane is not None
         )
-    return [Moved(**row) for row in moved]
+    return [Moved(id=call, lane_id=lane, state=State(state)) for call, lane, state, _ in moved]

@@ -114,11 +114,8 @@ def own_transaction(*, lock_wait: timedelta | None = None, in_order: bool = Fals
     is_within = in_transaction()
     with atomic():
         if not is_within:
-            ask("tune", object, {})
-            if in_order:
-                ask("tune_order", object, {})
-            if lock_wait is not None:
-                ask("limit_lock_wait", object, {"most": lock_wait // timedelta(milliseconds=1)})
+            wait = None if lock_wait is None else lock_wait // timedelta(milliseconds=1)
+            ask("tune", object, {"in_order": in_order, "lock_wait": wait})
         yield
 
 
@@ -134,7 +131,7 @@ def together() -> Iterator[None]:
         return
     with _tuned_within(wrapper) if is_within(wrapper) else _pipeline(wrapper):
         if not is_within(wrapper):
-            ask("tune", object, {})
+            ask("tune", object, {"in_order": False, "lock_wait": None})
         yield
 
 
