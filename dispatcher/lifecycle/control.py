@@ -4,7 +4,7 @@ Each verb leaves notes for what it opens or moves; the caller dispenses after th
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -20,7 +20,7 @@ from dispatcher.history import By
 from dispatcher.lanes import mixture
 from dispatcher.limits.durations import parse_duration
 from dispatcher.limits.policy import LONGEST_PERIOD, TURNS, Policy, strategy_of
-from dispatcher.models import CallQueue, Clock, Note, RateLimitKey
+from dispatcher.models import Block, CallQueue, Clock, Note, RateLimitKey
 from dispatcher.states import DUE, TERMINAL, WAITING, State
 
 _QUEUE: Final = "queue:"
@@ -32,13 +32,6 @@ _UNOVERRIDDEN: Final[dict[str, Any]] = {
 """The columns of a key without an override."""
 _MOST_ENDED: Final = 100
 """From how many keys one tick takes the overrides."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Blocked:
-    id: int
-    name: str
-    blocked_until: datetime
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,18 +87,31 @@ def block(
 ) -> list[int]:
     """Let nothing start under these keys for this long; a longer block stands. Return their ids.
 
-    wait: a timedelta, seconds or ISO 8601. by: None leaves it unrecorded: a provider asks. Raises PolicyInvalid.
+    wait: a timedelta, seconds or ISO 8601. by: None leaves it unrecorded: a provider asks. No lock is waited for: a key
+    that another transaction keeps locked is blocked by the next trip that locks it. Raises PolicyInvalid.
     """
     wait = parse_duration(wait, "wait")
     if not timedelta(0) <= wait <= LONGEST_PERIOD:
         raise PolicyInvalid("wait", f"{wait} must be from 0 to 366 days; to stop a key for longer, pause it.")
-    with nullcontext() if by is None else history.recorded("block", by, names=names), sql.atomic():
-        params = {"wait": wait, "names": list(names), "now": now}
-        rows = sql.fetch("block_keys", _Blocked, params)
-        for row in rows:
-            data = {"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"}
+    unrecorded: AbstractContextManager[dict[str, dict[str, Any]]] = nullcontext({})
+    with unrecorded if by is None else history.recorded("block", by, names=names) as coming, sql.atomic():
+        keys = RateLimitKey.objects.filter(name__in=names).order_by("id")
+        free = list(keys.select_for_update(no_key=True, skip_locked=True).values_list("id", flat=True))
+        until = (now or sql.now()) + wait
+        keys.filter(id__in=free).update(blocked_until=Greatest("blocked_until", Value(until)))
+        notes = []
+        blocked = list(keys)
+        for key in blocked:
+            ends_at = max(until, key.blocked_until or until)
+            notes.append(Note(at=ends_at, key_id=key.id, is_forced=False))
+            if key.id not in free:
+                coming[key.name] = {"blocked_until": ends_at.isoformat()}
+                Block.objects.create(key_id=key.id, until=until)
+                notes.append(Note(at=Clock(), key_id=key.id, is_forced=False))
+            data = {"key": key.name, "until": ends_at.isoformat(), "reason": "blocked"}
             registered().note_event("rate_limit.dynamic_adjusted", data)
-    return [row.id for row in rows]
+        Note.objects.bulk_create(notes)
+    return [key.id for key in blocked]
 
 
 def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = "") -> int:
@@ -197,6 +203,8 @@ def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> 
     # A resume ends a block, too.
     changes = {"is_paused": True} if is_paused else {"is_paused": False, "blocked_until": None}
     key = _change(name, has_note=not is_paused, **changes)
+    if not is_paused:
+        Block.objects.filter(key_id=key).delete()
     if name.startswith(_QUEUE):
         registered().note_event(kind, by, queue=name.removeprefix(_QUEUE))
     return key

@@ -334,6 +334,15 @@ class Migration(migrations.Migration):
             ],
         ),
         migrations.CreateModel(
+            name="Block",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("key_id", models.BigIntegerField()),
+                ("until", models.DateTimeField()),
+            ],
+            options={"indexes": [models.Index(fields=["key_id"], name="block_key")]},
+        ),
+        migrations.CreateModel(
             name="KeyChange",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
@@ -1122,5 +1131,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("809f95ca"),
+        InstallFunctions("aa6621da"),
     ]
