@@ -21,6 +21,7 @@ ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scal
 ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_queue SET (vacuum_truncate = false);
+ALTER TABLE dispatcher_block SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_worker SET (vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_process SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,

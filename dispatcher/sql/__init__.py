@@ -58,11 +58,6 @@ class Asked(Generic[Row]):
     cursor: psycopg.Cursor[Row]
     wrapper: BaseDatabaseWrapper
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether its rows have come; not those of a statement that failed."""
-        return self.cursor.pgresult is not None
-
     def rows(self) -> list[Row]:
         """Return the rows; a database error comes as django.db's."""
         with Intact(self.wrapper), self.wrapper.wrap_database_errors:

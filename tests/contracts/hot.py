@@ -71,7 +71,7 @@ OF_A_WHILE: Final = [
     *(
         hot(f"audit_{rule}", 6_000, PASS, **AUDIT)
         for rule in (
-            *("over_concurrency", "over_per_worker", "over_rate", "over_throttle", "slot_without_call", "order"),
+            *("over_limit", "slot_without_call", "order"),
             *("wrong_slots", "unserved", "unstarted", "lease_unrecovered", "call_without_slot", "two_tickets"),
             *("queue_unserved", "oversized"),
             "poison",
