@@ -88,5 +88,16 @@ def held(worker: UUID) -> list[InFlight]:
 
 
 def lose_silent(*, now: datetime | None = None) -> list[str]:
-    """Mark workers without heartbeats for longer than a lease as lost, and return their names."""
-    return sql.fetch("mark_lost_workers", str, {"lease": conf().run_lease, "now": now})
+    """Mark workers without heartbeats for longer than a lease as lost, and return their names.
+
+    One that sends one again is no longer lost. One whose row another transaction has locked can't send any: it is left
+    to the next look, and then lives while its heartbeats renew what it holds.
+    """
+    with sql.atomic():
+        at = now or sql.now()
+        held = Slot.objects.filter(lease_until__gte=at, worker_id__isnull=False).values("worker_id")
+        silent = Worker.objects.filter(lost_at=None, stopped_at=None, seen_at__lt=at - conf().run_lease)
+        mine = silent.exclude(id__in=held).order_by("id").select_for_update(skip_locked=True, no_key=True)
+        lost = dict(mine.values_list("id", "name"))
+        Worker.objects.filter(id__in=list(lost)).update(lost_at=at)
+    return list(lost.values())

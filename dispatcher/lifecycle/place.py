@@ -72,10 +72,14 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
 
 
 def next_unplaced(after: int, most: int) -> UnplacedCalls:
-    """Look for calls without a lane among the next `most` after a position, in order of sending."""
-    with sql.together():
-        asked = sql.ask("unplaced_calls", UnplacedCalls, {"after": after, "most": most})
-    return asked.row()
+    """Look for calls without a lane among the next `most` after a position, in order of sending.
+
+    They are what a sender leaves that dies between its commit and its hook, or that another transaction stopped.
+    """
+    unplaced = CallQueue.objects.filter(lane=None, finished_at=None, position__gt=after).order_by("position", "id")
+    with sql.own_transaction(in_order=True):
+        found = list(unplaced.values_list("id", "position")[:most])
+    return UnplacedCalls(calls=[call for call, _ in found], last=found[-1][1] if len(found) == most else FIRST)
 
 
 def _missing(placements: Sequence[Placement]) -> tuple[dict[str, Policy], set[str]]:

@@ -51,7 +51,6 @@ OF_A_TICK: Final = [
     hot("discard_expired", 20, PASS, **DUE),
     hot("discard_expired", 1_000, PASS, **DUE, now=NOW),
     hot("unpublished_calls", 20, after=MARGIN),
-    hot("unplaced_calls", 20, PASS),
     hot("note_stranded", 1_500, PASS, now=NOW),
     hot("release_oversized", 100, PASS),
     hot("record_heartbeat", 200, **WORKER, queues=["served"], calls=[RUNNING], tickets=[RUNNING], now=NOW),
