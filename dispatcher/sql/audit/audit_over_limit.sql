@@ -23,7 +23,11 @@ WITH {{clock}}, flown AS MATERIALIZED (
       FROM clock
      CROSS JOIN {{@room}}(ARRAY(SELECT DISTINCT flown.key_id FROM flown), NULL, clock.now, %(margin)s::interval,
                           %(ramp)s::interval) AS force
-      JOIN dispatcher_ratelimitkey AS key ON key.id = force.id
+     CROSS JOIN LATERAL (
+           SELECT stored.limited_at, stored.override_until
+             FROM dispatcher_ratelimitkey AS stored
+            WHERE stored.id = force.id
+            LIMIT 1) AS key
 ), held AS MATERIALIZED (
     SELECT flown.key_id, flown.worker_id, GROUPING(flown.worker_id) = 1 AS is_all, sum(flown.cost)::bigint AS cost,
            max(flown.dispatched_at) AS dispatched_at, max(flown.started_at) AS started_at
