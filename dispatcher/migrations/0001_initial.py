@@ -1132,5 +1132,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("aa6621da"),
+        InstallFunctions("017bd891"),
     ]
