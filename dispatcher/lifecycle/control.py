@@ -216,9 +216,10 @@ def _change(name: str, *, has_note: bool = True, **columns: Any) -> int:
     It waits for a trip that holds the key. The caller holds a transaction open.
     """
     keys = RateLimitKey.objects.filter(name=name)
-    if not keys.update(**columns):
+    # Before the update, whose lock it holds until the commit.
+    key = keys.values_list("id", flat=True).first()
+    if key is None or not keys.update(**columns):
         raise KeyNotFound(name, lanes.known_names())
-    key = keys.values_list("id", flat=True).get()
     if has_note:
         _note(key, Clock())
     return key
