@@ -1,6 +1,6 @@
 """System checks: one id per fault, each with its remedy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
@@ -25,6 +25,8 @@ from dispatcher.sql import functions
 from dispatcher.sql.errors import NotPostgreSQL, check_kind, read_only
 from dispatcher.states import Delivery
 from dispatcher.validate import key_name
+
+Found = Iterator[checks.CheckMessage]
 
 _POSTGRESQL_14 = 140_000
 _READ_COMMITTED = (None, IsolationLevel.READ_COMMITTED)
@@ -195,7 +197,7 @@ def _broker() -> tuple[str, str]:
         return broker.transport.driver_type, broker.hostname or ""
 
 
-def _broker_faults() -> list[checks.CheckMessage]:
+def _broker_faults() -> Found:
     """Return an error for a broker that can't be used, and what is risky about one that is to deliver calls."""
     try:
         kind, address = _broker()
@@ -203,10 +205,11 @@ def _broker_faults() -> list[checks.CheckMessage]:
         name = str(current_app.conf.broker_write_url).partition("://")[0]
         message = f"The broker of CELERY_BROKER_URL, {name}, can't be used: {error!r}."
         hint = f'Install what it needs, as pip install "celery[{name}]" does, or correct the URL.'
-        return [checks.Error(message, hint=hint, id="dispatcher.E018")]
+        yield checks.Error(message, hint=hint, id="dispatcher.E018")
+        return
     named = [name for name, delivery in _settings().delivery.items() if delivery == Delivery.BROKER]
     if not named:
-        return []
+        return
     options = current_app.conf.broker_transport_options
     if kind == "memory":
         message = (
@@ -214,7 +217,8 @@ def _broker_faults() -> list[checks.CheckMessage]:
             "memory of each process: no worker would get a call."
         )
         hint = 'Set CELERY_BROKER_URL to a broker, or the delivery to "direct".'
-        return [checks.Warning(message, hint=hint, id="dispatcher.W016")]
+        yield checks.Warning(message, hint=hint, id="dispatcher.W016")
+        return
     if kind == "redis" and not address.startswith("socket"):
         missing = [name for name in ("socket_timeout", "socket_connect_timeout") if not options.get(name)]
         what, code = "A Redis that does not answer blocks workers and .delay() for ever", "dispatcher.W011"
@@ -224,11 +228,10 @@ def _broker_faults() -> list[checks.CheckMessage]:
         what, code = "A message that RabbitMQ did not take is lost without an error", "dispatcher.W012"
         remedy = '{"confirm_publish": True}'
     else:
-        return []
-    if not missing:
-        return []
-    message = f"{what}: broker_transport_options has no {' and no '.join(missing)}."
-    return [checks.Warning(message, hint=f"Set CELERY_BROKER_TRANSPORT_OPTIONS = {remedy}.", id=code)]
+        return
+    if missing:
+        message = f"{what}: broker_transport_options has no {' and no '.join(missing)}."
+        yield checks.Warning(message, hint=f"Set CELERY_BROKER_TRANSPORT_OPTIONS = {remedy}.", id=code)
 
 
 def _database_settings() -> dict[str, Any] | None:
@@ -238,14 +241,14 @@ def _database_settings() -> dict[str, Any] | None:
     return connections[alias].settings_dict if known else None
 
 
-def _database_timeouts() -> list[checks.CheckMessage]:
+def _database_timeouts() -> Found:
     if (settings := _database_settings()) is None:
-        return []
+        return
     options = settings["OPTIONS"]
     host = str(options.get("host") or settings["HOST"] or "")
     missing = [name for name in ("connect_timeout", "tcp_user_timeout") if not options.get(name)]
     if "service" in options or not host or host.startswith(("/", "@")) or not missing:
-        return []
+        return
     message = (
         f"A database that does not answer blocks workers and senders for minutes: DATABASES[{_alias()!r}]['OPTIONS'] "
         f"has no {' and no '.join(missing)}."
@@ -254,13 +257,13 @@ def _database_timeouts() -> list[checks.CheckMessage]:
         'Set "connect_timeout": 5 (seconds), "tcp_user_timeout": 15000 (milliseconds), "keepalives_idle": 5, '
         '"keepalives_interval": 5, "keepalives_count": 3.'
     )
-    return [checks.Warning(message, hint=hint, id="dispatcher.W013")]
+    yield checks.Warning(message, hint=hint, id="dispatcher.W013")
 
 
-def _closed_connections() -> list[checks.CheckMessage]:
+def _closed_connections() -> Found:
     settings, alias = _database_settings(), _alias()
     if settings is None or settings["CONN_MAX_AGE"] != 0 or settings["OPTIONS"].get("pool"):
-        return []
+        return
     message = (
         f"DATABASES[{alias!r}] has CONN_MAX_AGE = 0 and no pool: each request opens a connection, which costs several "
         "times as much as a send. Workers keep their connections all the same."
@@ -269,41 +272,39 @@ def _closed_connections() -> list[checks.CheckMessage]:
         f"Set DATABASES[{alias!r}]['CONN_MAX_AGE'] = 600 and ['CONN_HEALTH_CHECKS'] = True; under ASGI, or with "
         "gevent, ['OPTIONS']['pool'] = True instead."
     )
-    return [checks.Warning(message, hint=hint, id="dispatcher.W015")]
+    yield checks.Warning(message, hint=hint, id="dispatcher.W015")
 
 
-def _pool() -> list[checks.CheckMessage]:
+def _pool() -> Found:
     settings, alias = _database_settings(), _alias()
     given = settings and settings["OPTIONS"].get("pool")
     if not given:
-        return []
+        return
     if find_spec("psycopg_pool") is None:
         message = f"DATABASES[{alias!r}]['OPTIONS'] has a pool, but psycopg_pool is not installed."
-        return [checks.Error(message, hint='Run pip install "psycopg[pool]".', id="dispatcher.E018")]
+        yield checks.Error(message, hint='Run pip install "psycopg[pool]".', id="dispatcher.E018")
+        return
     options = given if isinstance(given, dict) else {}
     size = options.get("max_size") or options.get("min_size", _POOL_SIZE)
     shared = current_app.conf.worker_concurrency if current_app.conf.worker_pool in _ONE_PROCESS else None
     needed = _OWN_CONNECTIONS + (shared or 0)
     if size >= needed:
-        return []
+        return
     message = (
         f"The pool of DATABASES[{alias!r}] has {size} connections, but a worker needs {needed}: calls and heartbeats "
         "would wait for each other."
     )
     hint = f"Set DATABASES[{alias!r}]['OPTIONS']['pool'] = {{\"max_size\": {needed}}}, or more."
-    return [checks.Warning(message, hint=hint, id="dispatcher.W020")]
+    yield checks.Warning(message, hint=hint, id="dispatcher.W020")
 
 
-def _without_http(where: str, queues: Sequence[str]) -> list[checks.CheckMessage]:
-    if registered().serves_http or not queues:
-        return []
-    message = f"{where} gives {', '.join(map(repr, queues))} to workers that fetch over HTTP, but none can."
-    return [checks.Error(message, hint=f"{HTTP_MISSING[0].upper()}{HTTP_MISSING[1:]}", id="dispatcher.E017")]
+def _without_http(where: str, queues: Sequence[str]) -> Found:
+    if queues and not registered().serves_http:
+        message = f"{where} gives {', '.join(map(repr, queues))} to workers that fetch over HTTP, but none can."
+        yield checks.Error(message, hint=f"{HTTP_MISSING[0].upper()}{HTTP_MISSING[1:]}", id="dispatcher.E017")
 
 
-def _stored_over_http(connection: BaseDatabaseWrapper) -> list[checks.CheckMessage]:
-    if registered().serves_http:
-        return []
+def _stored_over_http(connection: BaseDatabaseWrapper) -> Found:
     named = Queue.objects.using(connection.alias).filter(delivery=Delivery.HTTP).values_list("name", flat=True)
     return _without_http(f"The table {Queue._meta.db_table}", list(named.order_by("name")[:_NAMED]))
 
@@ -314,19 +315,17 @@ class _Function:
     is_allowed: bool
 
 
-def _missing_functions() -> list[checks.CheckMessage]:
+def _missing_functions() -> Found:
     names, alias = functions.installed_names(), _alias()
     known = {each.name: each.is_allowed for each in sql.fetch("find_functions", _Function, {"names": names})}
-    found: list[checks.CheckMessage] = []
     if missing := [name for name in names if name not in known]:
         message = f"The database {alias!r} does not have {', '.join(missing)}: workers with this code start nothing."
         hint = f"Run manage.py migrate --database {alias}."
-        found.append(checks.Warning(message, hint=hint, id="dispatcher.W017"))
+        yield checks.Warning(message, hint=hint, id="dispatcher.W017")
     if refused := [name for name in names if not known.get(name, True)]:
         message = f"The role of the database {alias!r} may not execute {', '.join(refused)}."
         hint = "As the role that migrates: GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO the role of this process."
-        found.append(checks.Warning(message, hint=hint, id="dispatcher.W017"))
-    return found
+        yield checks.Warning(message, hint=hint, id="dispatcher.W017")
 
 
 def _shares_servers(connection: BaseDatabaseWrapper) -> bool:
@@ -352,8 +351,7 @@ def _server_pid(client: BaseDatabaseWrapper) -> int:
     return int(client.connection.pgconn.exec_(b"SELECT pg_backend_pid()").get_value(0, 0) or 0)
 
 
-def _policies(settings: Conf) -> list[checks.CheckMessage]:
-    found: list[checks.CheckMessage] = []
+def _policies(settings: Conf) -> Found:
     fair_by: dict[str, str] = {}
     for name, policy in settings.keys.items():
         try:
@@ -364,21 +362,20 @@ def _policies(settings: Conf) -> list[checks.CheckMessage]:
             if parsed.fair_by is not None:
                 fair_by[name] = parsed.fair_by
         except (PolicyInvalid, ValueError) as error:
-            found.append(checks.Error(str(error), id="dispatcher.E003"))
+            yield checks.Error(str(error), id="dispatcher.E003")
         except ConfigurationError:
             # The delivery that the settings give is wrong itself, which E002 reports.
             continue
     try:
         Retry.parse(settings.retry, "DISPATCHER['retry']")
     except PolicyInvalid as error:
-        found.append(checks.Error(str(error), id="dispatcher.E004"))
-    return [*found, *_shares(settings, fair_by)]
+        yield checks.Error(str(error), id="dispatcher.E004")
+    yield from _shares(settings, fair_by)
 
 
-def _shares(settings: Conf, fair_by: dict[str, str]) -> list[checks.CheckMessage]:
+def _shares(settings: Conf, fair_by: dict[str, str]) -> Found:
     """Return a warning for each key whose calls may name keys of several templates that could be their share."""
     names = sorted(name for name in settings.keys if isinstance(name, str) and name.endswith("*"))
-    found: list[checks.CheckMessage] = []
     for key, template in fair_by.items():
         shares = [name for name in names if name.startswith(template[:-1]) and name != key]
         if len(shares) > 1:
@@ -387,5 +384,4 @@ def _shares(settings: Conf, fair_by: dict[str, str]) -> list[checks.CheckMessage
                 "The share of a call that names keys of two of them is the first by name. Name the template by which "
                 "calls are to take turns, or give the others another prefix."
             )
-            found.append(checks.Warning(message, hint=hint, id="dispatcher.W018"))
-    return found
+            yield checks.Warning(message, hint=hint, id="dispatcher.W018")

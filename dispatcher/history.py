@@ -42,12 +42,16 @@ def actor(by: By) -> Actor:
 
 
 @contextmanager
-def recorded(verb: str, by: By, *, names: Collection[str]) -> Iterator[None]:
-    """Record what the block changes of these keys: both or neither. `before` is how they stood when it began."""
+def recorded(verb: str, by: By, *, names: Collection[str]) -> Iterator[dict[str, dict[str, Any]]]:
+    """Record what the block changes of these keys: both or neither. `before` is how they stood when it began.
+
+    Yields what will change a little later: to be filled with the fields of a key, by its name.
+    """
     with sql.atomic():
         before = _states(names)
-        yield
-        after = _states(names)
+        coming: dict[str, dict[str, Any]] = {}
+        yield coming
+        after = {name: {**state, **coming.get(name, {})} for name, state in _states(names).items()}
         who = actor(by)
         changes = [
             KeyChange(

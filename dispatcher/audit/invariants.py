@@ -26,30 +26,17 @@ class Check:
 
 CHECKS = (
     Check(
-        statement="audit_over_concurrency",
+        statement="audit_over_limit",
         invariant=1,
-        sentence="A trip exceeded a key's concurrency. Nothing to repair: it drains by itself.",
-    ),
-    Check(
-        statement="audit_over_per_worker",
-        invariant=1,
-        sentence="A start exceeded what one worker may hold of a key. Nothing to repair: it drains by itself.",
+        sentence="More of a key was taken than a limit of it allows. Nothing to repair. Why: what is in flight "
+        "(concurrency), or in one worker (per_worker), drains by itself; the window of a trip passes (rate); calls "
+        "have started closer than they should (throttle).",
     ),
     Check(
         statement="audit_miscounted",
         invariant=1,
         sentence="A running total of a key's starts leaves some out: rows were written by hand. Nothing to repair: it "
         "is over when its windows have passed.",
-    ),
-    Check(
-        statement="audit_over_rate",
-        invariant=1,
-        sentence="A trip took more of a key's window than its rate. Nothing to repair: the window passes.",
-    ),
-    Check(
-        statement="audit_over_throttle",
-        invariant=1,
-        sentence="Calls under a key started closer than its throttle allows. Nothing to repair: they have started.",
     ),
     Check(
         statement="audit_wrong_fields",

@@ -5,11 +5,12 @@ import gc
 import logging
 import random
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from os import getpid
-from threading import Event
+from threading import Event, Thread
 from time import monotonic, sleep
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -23,7 +24,7 @@ from django.db import close_old_connections, connections
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.engine import attempt, threads, workers
+from dispatcher.engine import attempt, workers
 from dispatcher.lifecycle.heartbeat import ReservedCall, WorkerInfo
 from dispatcher.sql import faults
 
@@ -81,7 +82,7 @@ class Presence(bootsteps.StartStopStep):
         del worker
         # The interpreter would collect all modules before it ends, which takes up to a second.
         atexit.register(gc.freeze)
-        threads.start(self._beat, name="dispatcher-heartbeat")
+        _start_thread(self._beat, name="dispatcher-heartbeat")
         self.background.start()
 
     def close(self, worker: WorkController) -> None:
@@ -176,7 +177,7 @@ class _Background:
         """Start the thread, and take the work of this process from now on."""
         self.pid = getpid()
         _Background.current = self
-        threads.start(self._run, name="dispatcher-background")
+        _start_thread(self._run, name="dispatcher-background")
 
     def stop(self) -> None:
         """Take no more work; the thread ends when it has done what waits."""
@@ -199,6 +200,15 @@ class _Background:
                 try_to(what, partial(_do_or_put_off, work, partial(locked.append, (what, work))))
             self.waiting.extend(locked)
         connections.close_all()
+
+
+def _start_thread(work: Callable[[], None], *, name: str) -> None:
+    """Start a thread that ends with its process; a real one, also where gevent replaces threads by greenlets."""
+    gevent = sys.modules.get("gevent")
+    if gevent is not None and gevent.monkey.is_module_patched("threading"):
+        gevent.get_hub().threadpool.spawn(work)
+    else:
+        Thread(target=work, name=name, daemon=True).start()
 
 
 def _do_or_put_off(work: Callable[[], object], put_off: Callable[[], object]) -> None:

@@ -131,7 +131,7 @@ class Attempt:
             return False
         held = InFlight(call_id=self.call_id, ticket=self.ticket, claim=self.claim_id)
         work = partial(ends.requeue, [held], Requeue.UNUSED)
-        return retry_while_unavailable(work) > 0
+        return bool(retry_while_unavailable(work))
 
     def run_task(self, task: Callable[[], Any]) -> run.Outcome:
         """Run the task, once, and return how it ended."""

@@ -1,7 +1,7 @@
 """Ends: record how attempts ended, and let the next calls go with the room that they give back, in the same trip."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic, sleep
 from uuid import UUID
@@ -12,7 +12,7 @@ from psycopg.errors import LockNotAvailable
 from dispatcher import ending, sql
 from dispatcher.ending import InFlight
 from dispatcher.engine import dispenser
-from dispatcher.lifecycle import claim, finish, take
+from dispatcher.lifecycle import claim, finish, schedule, take
 from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.take import Taker
 from dispatcher.states import State
@@ -50,20 +50,30 @@ def record(ends: Sequence[Ended], *, queue: str | None = None, patience: timedel
     return recorded
 
 
-def requeue(calls: Iterable[InFlight], reason: Requeue) -> int:
-    """Let calls in flight wait again without an end of their own; return how many did.
+def requeue(calls: Iterable[InFlight], reason: Requeue, *, now: datetime | None = None) -> set[UUID]:
+    """Let calls in flight wait again without an end of their own, and return those that do (see finish.requeue).
 
-    What has room by that goes on after the commit. See finish.requeue.
+    What has room by that goes on after the commit, and so does a call of an unknown task whose worker has come since.
     """
     # In order of their ids, as all lock calls.
     if not (ordered := sorted(calls, key=lambda each: each.call_id)):
-        return 0
+        return set()
     with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-        found = [finish.requeue(each.call_id, each.ticket, reason, claim_id=each.claim) for each in ordered]
-        count = len([each for each in found if each is not None])
-        if count:
-            sql.after_commit(dispenser.dispense_briefly)
-    return count
+        found = {
+            each.call_id: finish.requeue(each.call_id, each.ticket, reason, claim_id=each.claim, now=now)
+            for each in ordered
+        }
+        requeued = {call: each for call, each in found.items() if each is not None}
+        unknown = {each for each in requeued.values() if reason is Requeue.UNKNOWN and not each.is_known}
+
+        def go_on() -> None:
+            for each in unknown:
+                schedule.wake_returned([each.queue], [each.task])
+            dispenser.dispense_briefly()
+
+        if requeued:
+            sql.after_commit(go_on)
+    return set(requeued)
 
 
 def record_one(ended: Ended, *, queue: str | None = None, patience: timedelta | None = None) -> bool:

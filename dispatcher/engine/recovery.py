@@ -59,18 +59,11 @@ def lose(lost: Iterable[InFlight], error: BaseException, *, is_crash: bool, now:
     that the call may be poison. What has room by that goes on after the commit.
     """
     with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-        # In order of id, as all lock calls.
-        ordered = sorted(lost, key=lambda each: each.call_id)
-        started = [each for each in ordered if not _requeue(each, now=now)]
+        gone = [*lost]
+        requeued = ends.requeue(gone, Requeue.LOST, now=now)
+        started = sorted((each for each in gone if each.call_id not in requeued), key=lambda each: each.call_id)
         failed = [_failed(each, error, is_crash=is_crash) for each in started]
-        recorded = ends.record([each for each in failed if each is not None])
-        if len(started) < len(ordered):
-            sql.after_commit(dispenser.dispense_briefly)
-    return len(ordered) - len(started) + len(recorded)
-
-
-def _requeue(lost: InFlight, *, now: datetime | None) -> bool:
-    return finish.requeue(lost.call_id, lost.ticket, Requeue.LOST, claim_id=lost.claim, now=now) is not None
+        return len(requeued) + len(ends.record([each for each in failed if each is not None]))
 
 
 def _failed(lost: InFlight, error: BaseException, *, is_crash: bool) -> Ended | None:
@@ -93,4 +86,4 @@ def lose_expired(*, until: datetime, now: datetime | None = None) -> int:
     silent = WorkerLost("its worker fell silent for longer than a lease")
     with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         count = lose(recovery.expired(now=until), silent, is_crash=True, now=now)
-        return count + ends.requeue(recovery.unserved(now=until), Requeue.UNDELIVERED)
+        return count + len(ends.requeue(recovery.unserved(now=until), Requeue.UNDELIVERED))

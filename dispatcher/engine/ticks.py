@@ -10,7 +10,7 @@ from dispatcher.conf import conf
 from dispatcher.engine import sent
 from dispatcher.engine.dispenser import dispense
 from dispatcher.extension import registered
-from dispatcher.lifecycle import oversized, place, publish, retention, schedule, wake
+from dispatcher.lifecycle import control, oversized, place, publish, retention, schedule, wake
 from dispatcher.lifecycle import recover as recovery
 from dispatcher.lifecycle.retention import unused
 
@@ -89,7 +89,7 @@ def _serve(look: _Look, *, until: float | None = None, now: datetime | None = No
     changed += schedule.wake_due(now=now) if due.has_due_calls or changed else 0
     changed += schedule.discard_expired(now=now) if due.has_expired or changed else 0
     if due.has_overrides:
-        schedule.clear_overrides(now=now)
+        control.clear_overrides(now=now)
     if due.has_unpublished:
         publish.publish(publish.unpublished(now=now), now=now)
     if not (due.has_notes or due.has_ready or changed):
@@ -103,7 +103,7 @@ def _dispense(until: float | None) -> int:
     """Make trips until no note is due, or a monotonic time has come; return how many calls were dispatched."""
     dispatched = dispense()
     for _ in range(_ROUNDS):
-        if not schedule.has_notes() or (until is not None and monotonic() > until):
+        if not schedule.ask_due().row().has_notes or (until is not None and monotonic() > until):
             break
         dispatched += dispense()
     return dispatched

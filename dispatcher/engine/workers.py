@@ -8,7 +8,7 @@ from dispatcher.conf import conf
 from dispatcher.ending import InFlight
 from dispatcher.engine import attempt, dispenser, ends, recovery
 from dispatcher.errors import WorkerLost
-from dispatcher.lifecycle import finish, heartbeat, schedule, wake
+from dispatcher.lifecycle import heartbeat, schedule, wake
 from dispatcher.lifecycle.finish import Requeue
 
 
@@ -38,21 +38,13 @@ def return_unknown(call: UUID, ticket: UUID) -> bool:
 
     No attempt is spent. The call waits for a worker that knows the task, and is tried again after a while without one.
     """
-    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-        requeued = finish.requeue(call, ticket, Requeue.UNKNOWN)
-    if requeued is None:
-        return False
-    if not requeued.is_known:
-        # A worker that knows the task may have registered before this was committed.
-        schedule.wake_returned([requeued.queue], [requeued.task])
-    engine.dispense_briefly()
-    return True
+    return bool(ends.requeue([InFlight(call_id=call, ticket=ticket)], Requeue.UNKNOWN))
 
 
 def stop_accepting(worker: UUID, held: Sequence[heartbeat.ReservedCall]) -> int:
     """Mark a worker as stopped, and put back the calls that it holds and has not started; return how many."""
     heartbeat.mark_stopped(worker)
-    return ends.requeue([InFlight(call_id=call, ticket=ticket) for call, ticket in held], Requeue.UNDELIVERED)
+    return len(ends.requeue([InFlight(call_id=call, ticket=ticket) for call, ticket in held], Requeue.UNDELIVERED))
 
 
 def release_all(worker: UUID) -> int:
@@ -63,5 +55,5 @@ def release_all(worker: UUID) -> int:
     """
     ended, running = WorkerLost("its worker was shut down"), attempt.running()
     held = [each for each in heartbeat.held(worker) if each.claim not in running]
-    count = ends.requeue([each for each in held if each.claim is None], Requeue.UNDELIVERED)
-    return count + recovery.lose([each for each in held if each.claim is not None], ended, is_crash=False)
+    requeued = ends.requeue([each for each in held if each.claim is None], Requeue.UNDELIVERED)
+    return len(requeued) + recovery.lose([each for each in held if each.claim is not None], ended, is_crash=False)

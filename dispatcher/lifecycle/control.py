@@ -1,14 +1,17 @@
 """Control: what people do. Keys: limit, pause, resume, block, override. Calls: cancel, retry, run now.
 
-Each statement leaves notes for what it opens or moves; the caller dispenses after the commit, so that they are read.
+Each verb leaves notes for what it opens or moves; the caller dispenses after the commit, so that they are read.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
+
+from django.db.models import Case, F, Value, When
+from django.db.models.functions import Greatest
 
 from dispatcher import history, lanes, sql, validate
 from dispatcher.errors import KeyNotFound, PolicyInvalid
@@ -16,20 +19,19 @@ from dispatcher.extension import registered
 from dispatcher.history import By
 from dispatcher.lanes import mixture
 from dispatcher.limits.durations import parse_duration
-from dispatcher.limits.policy import LONGEST_PERIOD, Policy
-from dispatcher.states import State
+from dispatcher.limits.policy import LASTING, LONGEST_PERIOD, Policy, strategy_of
+from dispatcher.models import Block, CallQueue, Clock, Note, RateLimitKey
+from dispatcher.states import DUE, TERMINAL, WAITING, State
 
 _QUEUE: Final = "queue:"
-_STRATEGIES: Final = ("concurrency", "per_worker", "rate", "throttle")
-_LASTING: Final = ("fair_by", "weight", "observe")
-"""What a policy has beside its limits: no override changes it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Blocked:
-    id: int
-    name: str
-    blocked_until: datetime
+_NOT_STARTED: Final = (*WAITING, State.DISPATCHED, *DUE)
+_UNOVERRIDDEN: Final[dict[str, Any]] = {
+    "override_until": None,
+    **{f"override_{column}": None for column in Policy().columns() if column not in LASTING},
+}
+"""The columns of a key without an override."""
+_MOST_ENDED: Final = 100
+"""From how many keys one tick takes the overrides."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +57,18 @@ def limit(name: str, limits: Mapping[str, Any], *, keeps_others: bool = False, b
     keeps_others: strategies not named stay as they are; else they are taken away. Whether it is observed stays, too:
     other limits of a key do not enforce them.
     """
-    changes = {f"has_{strategy}": not keeps_others or strategy in limits for strategy in (*_STRATEGIES, *_LASTING)}
-    changes["has_observe"] = "observe" in limits
     policy = Policy.parse(limits)
     mixture.check_policy(name, policy)
+    named = {
+        column: value
+        for column, value in policy.columns().items()
+        if (not keeps_others and column != "is_observed") or strategy_of(column) in limits
+    }
     with history.recorded("limit", by, names=[name]):
-        params = {"name": name, "is_settings": history.actor(by).source == history.BY_SETTINGS}
-        return _only(sql.fetch("limit_key", int, {**params, **changes, **policy.columns()}), name)
+        columns = {**named, "limited_at": _now()}
+        if history.actor(by).source != history.BY_SETTINGS:
+            columns["is_from_template"] = False  # From now on it is a person's, and is kept even if it is unused.
+        return _change(name, **columns)
 
 
 def pause(name: str, *, by: By = "") -> int:
@@ -85,18 +92,31 @@ def block(
 ) -> list[int]:
     """Let nothing start under these keys for this long; a longer block stands. Return their ids.
 
-    wait: a timedelta, seconds or ISO 8601. by: None leaves it unrecorded: a provider asks. Raises PolicyInvalid.
+    wait: a timedelta, seconds or ISO 8601. by: None leaves it unrecorded: a provider asks. No lock is waited for: a key
+    that another transaction keeps locked is blocked by the next trip that locks it. Raises PolicyInvalid.
     """
     wait = parse_duration(wait, "wait")
     if not timedelta(0) <= wait <= LONGEST_PERIOD:
         raise PolicyInvalid("wait", f"{wait} must be from 0 to 366 days; to stop a key for longer, pause it.")
-    with nullcontext() if by is None else history.recorded("block", by, names=names), sql.atomic():
-        params = {"wait": wait, "names": list(names), "now": now}
-        rows = sql.fetch("block_keys", _Blocked, params)
-        for row in rows:
-            data = {"key": row.name, "until": row.blocked_until.isoformat(), "reason": "blocked"}
+    unrecorded: AbstractContextManager[dict[str, dict[str, Any]]] = nullcontext({})
+    with unrecorded if by is None else history.recorded("block", by, names=names) as coming, sql.atomic():
+        keys = RateLimitKey.objects.filter(name__in=names).order_by("id")
+        free = list(keys.select_for_update(no_key=True, skip_locked=True).values_list("id", flat=True))
+        until = (now or sql.now()) + wait
+        keys.filter(id__in=free).update(blocked_until=Greatest("blocked_until", Value(until)))
+        notes = []
+        blocked = list(keys)
+        for key in blocked:
+            ends_at = max(until, key.blocked_until or until)
+            notes.append(Note(at=ends_at, key_id=key.id, is_forced=False))
+            if key.id not in free:
+                coming[key.name] = {"blocked_until": ends_at.isoformat()}
+                Block.objects.create(key_id=key.id, until=until)
+                notes.append(Note(at=_now(), key_id=key.id, is_forced=False))
+            data = {"key": key.name, "until": ends_at.isoformat(), "reason": "blocked"}
             registered().note_event("rate_limit.dynamic_adjusted", data)
-    return [row.id for row in rows]
+        Note.objects.bulk_create(notes)
+    return [key.id for key in blocked]
 
 
 def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = "") -> int:
@@ -109,21 +129,43 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
         raise PolicyInvalid("until", "required: say when the key's own limits hold again.")
     if ends_at <= (now := sql.now()):
         raise PolicyInvalid("until", f"{ends_at.isoformat()} is past (it is {now.isoformat()}); give a time to come.")
-    named = {f"has_{strategy}": strategy in limits for strategy in _STRATEGIES}
     policy = Policy.parse(limits, "override")
-    for field in _LASTING:
+    for field in LASTING:
         if field in limits:
             raise PolicyInvalid(f"override.{field}", "an override changes limits only; store it with the key's own.")
     mixture.check_policy(name, policy, "override.per_worker")
-    params = {"name": name, "until": ends_at, **named, **policy.columns()}
+    values: dict[str, Any] = {
+        f"override_{column}": value if strategy_of(column) in limits else F(column)
+        for column, value in policy.columns().items()
+        if column not in LASTING
+    }
     with history.recorded("override", by, names=[name]):
-        return _only(sql.fetch("override_key", int, params), name)
+        key = _change(name, **values, override_until=ends_at, limited_at=_now())
+        # Its own limits are in force then by reading alone.
+        _note(key, ends_at)
+    return key
 
 
-def end_override(name: str, *, by: By = "") -> list[int]:
-    """Put a key's own limits in force again; return the keys whose override ended."""
+def end_override(name: str, *, by: By = "") -> bool:
+    """Put a key's own limits in force again; return whether it had an override."""
     with history.recorded("end_override", by, names=[name]):
-        return sql.fetch("end_override", int, {"name": name})
+        has_override = RateLimitKey.objects.filter(name=name, override_until__isnull=False).exists()
+        if has_override:
+            _change(name, **_UNOVERRIDDEN, limited_at=_now())
+    return has_override
+
+
+def clear_overrides(*, now: datetime | None = None) -> int:
+    """Take overrides off keys that have ended; return how many.
+
+    For people who read the rows: the limits in force do not depend on it. A key that another transaction has locked is
+    left to the next tick.
+    """
+    with sql.atomic():
+        ended = RateLimitKey.objects.filter(override_until__lte=now or sql.now()).order_by("override_until")
+        ids = list(ended.select_for_update(skip_locked=True, no_key=True).values_list("id", flat=True)[:_MOST_ENDED])
+        since = Greatest("limited_at", "override_until")
+        return RateLimitKey.objects.filter(id__in=ids).update(**_UNOVERRIDDEN, limited_at=since)
 
 
 def cancel(calls: Iterable[UUID], *, only_revoked: bool = False, now: datetime | None = None) -> list[UUID]:
@@ -131,50 +173,97 @@ def cancel(calls: Iterable[UUID], *, only_revoked: bool = False, now: datetime |
 
     only_revoked: only those that were revoked while they ran, and that no person has retried since.
     """
-    ids = list(calls)
     with sql.own_transaction():
-        sql.ask("lock_calls", object, {"calls": ids})
-        asked = sql.ask("cancel_calls", UUID, {"calls": ids, "only_revoked": only_revoked, "now": now})
-    return asked.rows()
+        return _cancel(_locked(calls, _NOT_STARTED), only_revoked=only_revoked, now=now)
 
 
 def revoke(calls: Iterable[UUID], *, now: datetime | None = None) -> Revoked:
     """End calls that have not started, and note on those that run that no other attempt of them may start."""
-    ids = list(calls)
     with sql.own_transaction():
-        found = sql.ask("revoke_calls", UUID, {"calls": ids})
-        cancelled = sql.ask("cancel_calls", UUID, {"calls": ids, "only_revoked": False, "now": now})
-    return Revoked(calls=found.rows(), cancelled=cancelled.rows())
+        found = _locked(calls, list(State))
+        CallQueue.objects.filter(id__in=found, state=State.ACTIVE).update(is_revoked=True)
+        return Revoked(calls=found, cancelled=_cancel(found, only_revoked=False, now=now))
 
 
 def retry(calls: Iterable[UUID]) -> list[Moved]:
     """Let ended calls wait again from attempt 0, their error history kept; return those that moved."""
-    return _moved("retry_calls", calls)
+    cleared = ("finished_at", "started_at", "dispatched_at", "published_at", "scheduled_at", "expires_at")
+    counts = dict.fromkeys(("attempt", "crashes", "returns"), 0)
+    empty = dict.fromkeys((*cleared, "result", "reason"))
+    return _move(calls, TERMINAL, state=State.AVAILABLE, is_revoked=False, **counts, **empty)
 
 
 def activate(calls: Iterable[UUID]) -> list[Moved]:
     """Let pending calls wait, for their time or their limits; return those that moved."""
-    return _moved("activate_calls", calls)
+    is_early = When(scheduled_at__gt=_now(), then=Value(State.SCHEDULED))
+    return _move(calls, [State.PENDING], state=Case(is_early, default=Value(State.AVAILABLE)))
 
 
 def run_now(calls: Iterable[UUID]) -> list[Moved]:
     """Let calls wait at the front of their lanes, whatever time they were sent for; limits still hold."""
-    return _moved("run_calls_now", calls)
+    return sql.fetch("run_calls_now", Moved, {"calls": list(calls)})
 
 
 def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> int:
-    with sql.atomic():
-        key = _only(sql.fetch("pause_key", int, {"name": name, "is_paused": is_paused}), name)
-        if name.startswith(_QUEUE):
-            registered().note_event(kind, by, queue=name.removeprefix(_QUEUE))
+    # A resume ends a block, too.
+    changes = {"is_paused": True} if is_paused else {"is_paused": False, "blocked_until": None}
+    key = _change(name, has_note=not is_paused, **changes)
+    if not is_paused:
+        Block.objects.filter(key_id=key).delete()
+    if name.startswith(_QUEUE):
+        registered().note_event(kind, by, queue=name.removeprefix(_QUEUE))
     return key
 
 
-def _moved(statement: str, calls: Iterable[UUID]) -> list[Moved]:
-    return sql.fetch(statement, Moved, {"calls": list(calls)})
+def _change(name: str, *, has_note: bool = True, **columns: Any) -> int:
+    """Change columns of a key, from the next trip on, and leave a note for it; return its id. Raises KeyNotFound.
 
-
-def _only(ids: Sequence[int], name: str) -> int:
-    if not ids:
+    It waits for a trip that holds the key. The caller holds a transaction open.
+    """
+    keys = RateLimitKey.objects.filter(name=name)
+    # Before the update, whose lock it holds until the commit.
+    key = keys.values_list("id", flat=True).first()
+    if key is None or not keys.update(**columns):
         raise KeyNotFound(name, lanes.known_names())
-    return ids[0]
+    if has_note:
+        _note(key, _now())
+    return key
+
+
+def _now() -> datetime | Clock:
+    """Return the time by the database's clock, read by the statement; that of a test where it has set one."""
+    return sql.Clock.at or Clock()
+
+
+def _note(key: int, at: datetime | Clock) -> None:
+    """Have a trip look at a key then, at its groups, and at the lanes that are parked on these."""
+    Note.objects.bulk_create([Note(at=at, key_id=key, is_forced=False)])
+
+
+def _locked(calls: Iterable[UUID], states: Iterable[State]) -> list[UUID]:
+    """Lock those of these calls that are in these states, in order of id, and return them.
+
+    Later statements see what the previous holders of the locks wrote: the slots of a trip, for example.
+    """
+    found = CallQueue.objects.filter(id__in=list(calls), state__in=states).order_by("id")
+    return list(found.select_for_update(no_key=True).values_list("id", flat=True))
+
+
+def _cancel(ids: list[UUID], *, only_revoked: bool, now: datetime | None) -> list[UUID]:
+    return sql.fetch("cancel_calls", UUID, {"calls": ids, "only_revoked": only_revoked, "now": now})
+
+
+def _move(calls: Iterable[UUID], states: Iterable[State], **changes: Any) -> list[Moved]:
+    """Change those of these calls that are in these states; leave a note for each lane, whose first call may differ."""
+    with sql.own_transaction():
+        rows = CallQueue.objects.filter(id__in=_locked(calls, states)).order_by("position", "id")
+        rows.update(**changes)
+        moved = list(rows.values_list("id", "lane_id", "state", "position"))
+        # The lowest position of each lane is written last.
+        firsts = {lane: position for _, lane, _, position in reversed(moved)}
+        Note.objects.bulk_create(
+            Note(at=_now(), lane_id=lane, is_forced=True, position=position)
+            for lane, position in firsts.items()
+            if lane is not None
+        )
+    return [Moved(id=call, lane_id=lane, state=State(state)) for call, lane, state, _ in moved]

@@ -8,6 +8,8 @@ from uuid import UUID
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.ending import InFlight
+from dispatcher.models import Slot, Worker
+from dispatcher.states import State
 
 ReservedCall = tuple[UUID, UUID]
 """(call, ticket) of a call that a worker holds."""
@@ -62,16 +64,40 @@ def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | 
 
 
 def mark_stopped(worker: UUID, *, now: datetime | None = None) -> None:
-    """Record that a worker accepts no more messages."""
-    grace = conf().queue_grace or timedelta(0)
-    sql.change("stop_worker", {"worker": worker, "grace": grace, "now": now})
+    """Record that a worker accepts no more messages; its queues count as served for the grace, as long as it said.
+
+    One whose row another transaction has locked falls silent.
+    """
+    with sql.atomic():
+        mine = Worker.objects.filter(id=worker, stopped_at=None).select_for_update(skip_locked=True, no_key=True)
+        if (row := mine.first()) is not None:
+            row.stopped_at = row.seen_at = at = now or sql.now()
+            row.serves_until = min(row.serves_until, at + (conf().queue_grace or timedelta(0)))
+            row.save(update_fields=["stopped_at", "seen_at", "serves_until"])
 
 
 def held(worker: UUID) -> list[InFlight]:
     """Return the calls that a worker has claimed, each with its claim, or reserved by its heartbeats."""
-    return sql.fetch("find_calls_of_worker", InFlight, {"worker": worker})
+    slots = Slot.objects.filter(worker_id=worker).order_by("call_id")
+    rows = slots.values_list("call_id", "call__ticket", "call__claim", "call__state").distinct()
+    return [
+        InFlight(call_id=call, ticket=ticket, claim=claim if state == State.ACTIVE else None)
+        for call, ticket, claim, state in rows
+        if ticket is not None
+    ]
 
 
 def lose_silent(*, now: datetime | None = None) -> list[str]:
-    """Mark workers without heartbeats for longer than a lease as lost, and return their names."""
-    return sql.fetch("mark_lost_workers", str, {"lease": conf().run_lease, "now": now})
+    """Mark workers without heartbeats for longer than a lease as lost, and return their names.
+
+    One that sends one again is no longer lost. One whose row another transaction has locked can't send any: it is left
+    to the next look, and then lives while its heartbeats renew what it holds.
+    """
+    with sql.atomic():
+        at = now or sql.now()
+        held = Slot.objects.filter(lease_until__gte=at, worker_id__isnull=False).values("worker_id")
+        silent = Worker.objects.filter(lost_at=None, stopped_at=None, seen_at__lt=at - conf().run_lease)
+        mine = silent.exclude(id__in=held).order_by("id").select_for_update(skip_locked=True, no_key=True)
+        lost = dict(mine.values_list("id", "name"))
+        Worker.objects.filter(id__in=list(lost)).update(lost_at=at)
+    return list(lost.values())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError
@@ -13,6 +14,7 @@ from django.db import OperationalError
 from dispatcher import lanes, sql
 from dispatcher.lanes import Kind, Placement
 from dispatcher.limits.policy import Policy
+from dispatcher.models import CallQueue
 from dispatcher.states import OnLimit
 
 logger = logging.getLogger(__name__)
@@ -42,15 +44,6 @@ class Placed:
     state: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Unplaced:
-    id: UUID
-    queue: str
-    priority: int
-    on_limit: str
-    placement: Placement
-
-
 _Group = tuple[Kind, Sequence[UUID]]
 
 
@@ -60,14 +53,15 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
     Those whose key or lane another open transaction has made are left for a later time, after a wait of `lock_wait`.
     So are others when such waits have taken _PATIENCE; the order is random, so that all have their turn.
     """
-    rows = sql.fetch("find_unplaced", _Unplaced, {"calls": list(calls)}) if calls else []
+    unplaced = CallQueue.objects.filter(id__in=list(calls), lane=None, finished_at=None).order_by("position", "id")
+    rows = list(unplaced.only("queue", "priority", "on_limit", "placement"))
     if not rows:
         return []
-    placements = [row.placement for row in rows]
+    placements: list[Any] = [row.placement for row in rows]
     missing, gone = _missing(placements)
     groups: dict[Kind, list[UUID]] = {}
-    for row in rows:
-        names = tuple(name for name in row.placement["names"] if name not in gone)
+    for row, placement in zip(rows, placements, strict=True):
+        names = tuple(name for name in placement["names"] if name not in gone)
         kind = Kind(queue=row.queue, priority=row.priority, on_limit=OnLimit(row.on_limit), names=names)
         groups.setdefault(kind, []).append(row.id)
     mixed = random.sample(list(groups.items()), len(groups))
@@ -78,10 +72,14 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
 
 
 def next_unplaced(after: int, most: int) -> UnplacedCalls:
-    """Look for calls without a lane among the next `most` after a position, in order of sending."""
-    with sql.together():
-        asked = sql.ask("unplaced_calls", UnplacedCalls, {"after": after, "most": most})
-    return asked.row()
+    """Look for calls without a lane among the next `most` after a position, in order of sending.
+
+    They are what a sender leaves that dies between its commit and its hook, or that another transaction stopped.
+    """
+    unplaced = CallQueue.objects.filter(lane=None, finished_at=None, position__gt=after).order_by("position", "id")
+    with sql.own_transaction(in_order=True):
+        found = list(unplaced.values_list("id", "position")[:most])
+    return UnplacedCalls(calls=[call for call, _ in found], last=found[-1][1] if len(found) == most else FIRST)
 
 
 def _missing(placements: Sequence[Placement]) -> tuple[dict[str, Policy], set[str]]:

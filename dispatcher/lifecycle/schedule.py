@@ -65,17 +65,6 @@ def discard_expired(*, now: datetime | None = None) -> int:
     return ended
 
 
-def clear_overrides(*, now: datetime | None = None) -> int:
-    """Take overrides off keys that have ended; return how many. The limits in force do not depend on it."""
-    return sql.change("clear_overrides", {"now": now})
-
-
-def has_notes(*, now: datetime | None = None) -> bool:
-    """Return whether a note is due."""
-    (is_due,) = sql.fetch("has_notes", bool, {"now": now})
-    return is_due
-
-
 def next_due(*, now: datetime | None = None) -> timedelta | None:
     """Return the time until something falls due, None if nothing will; negative if it is late."""
     (wait,) = sql.fetch("next_due", timedelta, {"now": now})

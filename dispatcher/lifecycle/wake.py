@@ -9,6 +9,8 @@ from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import is_eager, process_silence
+from dispatcher.models import Queue
+from dispatcher.states import Delivery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,12 +20,6 @@ class Woken:
     queue: str
     is_published: bool
     sent: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Direct:
-    name: str
-    weight: int
 
 
 def channel(process: UUID) -> str:
@@ -73,4 +69,6 @@ def dispensed(woken: sql.Asked[Woken]) -> list[str]:
 
 def direct(queues: Sequence[str]) -> dict[str, int]:
     """Return those of these queues whose calls Celery workers take directly, with their weights."""
-    return {row.name: row.weight for row in sql.fetch("direct_queues", _Direct, {"queues": list(queues)})}
+    found = Queue.objects.filter(name__in=queues, delivery=Delivery.DIRECT)
+    weights = dict(found.values_list("name", "weight"))
+    return {queue: weights[queue] for queue in queues if queue in weights}

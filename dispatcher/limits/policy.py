@@ -22,6 +22,8 @@ UNLIMITED: Final = sys.maxsize
 _CELERYS: Final = re.compile(r"(\d{1,10})/([smh])")
 _CELERYS_PERIODS: Final = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
 """Celery's notation of a rate limit: "100/m"."""
+LASTING: Final = ("fair_by", "weight", "observe")
+"""What a policy has beside its limits: no override changes it."""
 LONGEST_PERIOD: Final = timedelta(days=366)
 HEAVIEST: Final = 1000
 """The largest weight of a share."""
@@ -189,6 +191,13 @@ def _whole(
     if value is None:
         return None
     return validate.whole(f"{field}.{name}", value, least, most, remedy=remedy, error=PolicyInvalid)
+
+
+def strategy_of(column: str) -> str:
+    """Return the field of a policy that a column stores: `rate` for `rate_limit` and `rate_period`."""
+    if column == "is_observed":
+        return "observe"
+    return column.removesuffix("_limit").removesuffix("_period")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ ALTER TABLE dispatcher_ratelimitkey SET (fillfactor = 50, autovacuum_vacuum_scal
 ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 200,
     autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_queue SET (vacuum_truncate = false);
+ALTER TABLE dispatcher_block SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_worker SET (vacuum_truncate = false, toast.vacuum_truncate = false);
 ALTER TABLE dispatcher_process SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
@@ -351,6 +352,15 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+        ),
+        migrations.CreateModel(
+            name="Block",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("key_id", models.BigIntegerField()),
+                ("until", models.DateTimeField()),
+            ],
+            options={"indexes": [models.Index(fields=["key_id"], name="block_key")]},
         ),
         migrations.CreateModel(
             name="KeyChange",
@@ -1150,5 +1160,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("80ec20dc"),
+        InstallFunctions("9e92f44d"),
     ]

@@ -2,13 +2,16 @@
 
 from dispatcher.models.calls import CallQueue, NextPosition, Slot
 from dispatcher.models.changes import KeyChange
-from dispatcher.models.keys import RateLimitKey, Share, Start
+from dispatcher.models.keys import Block, RateLimitKey, Share, Start
 from dispatcher.models.lanes import Lane, LaneSite, Note
 from dispatcher.models.queues import Queue
+from dispatcher.models.record import Clock
 from dispatcher.models.workers import LeaseCheck, PeriodicRun, Process, ResultCursor, Worker
 
 __all__ = [
+    "Block",
     "CallQueue",
+    "Clock",
     "KeyChange",
     "Lane",
     "LaneSite",

@@ -132,6 +132,16 @@ class RateLimitKey(Record):
         return self.name
 
 
+class Block(Record):
+    """A block of a key that another transaction kept locked: the next trip that locks the key writes it there."""
+
+    key_id = models.BigIntegerField()
+    until = models.DateTimeField()
+
+    class Meta:
+        indexes: ClassVar = [models.Index(name="block_key", fields=["key_id"])]
+
+
 class Start(Record):
     """What was started of a key: one row a key and trip, with the running total of all costs so far.
 

@@ -1,7 +1,7 @@
 """What stops calls other than limits: a lack of workers, tasks that never start, old transactions."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -45,14 +45,14 @@ class Unserved:
     """A queue whose calls wait because no live worker serves it."""
 
     name: str
-    waiting: int
+    waiting_count: int
     """Counted up to MANY."""
-    seen_at: datetime | None
+    worker_seen_at: datetime | None
     """When a worker of it was last seen."""
 
     def as_json(self) -> dict[str, Any]:
         """Write it for other programs."""
-        return {"name": self.name, "waiting_count": self.waiting, "worker_seen_at": format_time(self.seen_at)}
+        return {**asdict(self), "worker_seen_at": format_time(self.worker_seen_at)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Unstarted:
 
     queue: str
     task: str
-    waiting: int
+    waiting_count: int
     """Counted up to MANY, of all tasks together."""
     returns: int
     """How often in a row one of them came back, at the most."""
@@ -70,13 +70,9 @@ class Unstarted:
 
     def as_json(self) -> dict[str, Any]:
         """Write it for other programs."""
-        return {
-            "queue": self.queue,
-            "task": self.task,
-            "waiting_count": self.waiting,
-            "returns": self.returns,
-            "known": self.is_known,
-        }
+        found = asdict(self)
+        found["known"] = found.pop("is_known")
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

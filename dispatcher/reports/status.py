@@ -1,8 +1,9 @@
 """How each key stands: what it allows, what is spent of it, and what waits for it."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from dispatcher import groups, lanes, sql
@@ -76,21 +77,27 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyStatus:
-    """One key at one moment by the database's clock. All amounts but `waiting` are costs."""
+class KeyStatus(PolicyRow):
+    """One key at one moment by the database's clock, with its limits as they are stored (see `policy`).
 
-    id: int
+    All amounts but `waiting` and `oversized` are costs.
+    """
+
     name: str
     at: datetime
-    policy: Policy
-    """The limits in force: the override's while there is one."""
-    own_policy: Policy
-    """The limits that hold without an override."""
-    overridden_until: datetime | None
+    override_until: datetime | None
+    override_concurrency: int | None
+    override_per_worker: int | None
+    override_rate_limit: int | None
+    override_rate_period: timedelta | None
+    override_throttle_limit: int | None
+    override_throttle_period: timedelta | None
     is_paused: bool
     blocked_until: datetime | None
-    running: int
-    """Slots of calls that have started."""
+    is_ramping: bool
+    """Whether what is in flight grows step by step after a block, and is as much as it may be."""
+    in_flight: int
+    """What is held of it, from the take to the end."""
     admitted: int
     """Slots of calls that are on their way to a worker."""
     starts: int
@@ -101,34 +108,70 @@ class KeyStatus:
     """When the last of them does."""
     next_start_at: datetime | None
     """The first moment at which the throttle lets one more call start; None without a throttle."""
-    stopped_by: Sequence[str]
-    """What leaves no room for a call of cost 1: concurrency, rate, throttle, the ramp after a block, and members."""
     opens_at: datetime | None
     """When time alone lets the next call start; None if it does now, or if it takes an end or a person."""
     waiting: int
     """How many calls wait."""
     waiting_since: datetime | None
     """Since when the first in line waits."""
-    most_of_one_worker: int | None = None
-    """The most that one worker holds; None without a limit per worker."""
-    oversized: int = 0
+    most_of_one_worker: int
+    """The most that one worker holds; 0 without a limit per worker."""
+    oversized: int
     """How many of those cost more than the limits in force ever allow: they wait alone until the limits change."""
+    limited_at: datetime
+    """When its limits last changed, or it came to be observed."""
+    delayed: int | None
+    """How many starts its limits would have delayed since then; None: they are enforced."""
+    longest: timedelta | None
+    """By how much rate and throttle would have delayed one of these at the most."""
     members: Members | None = None
     """Of a group."""
     shares: Sequence[Share] = ()
     """Of a key with fair_by that was named, those that wait."""
-    observed: Observed | None = None
-    """None: its limits are enforced."""
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The limits in force: the override's while there is one."""
+        return in_force(self, self.at)
 
     @property
-    def in_flight(self) -> int:
-        """What is held of it, from the take to the end."""
-        return self.running + self.admitted
+    def own_policy(self) -> Policy:
+        """The limits that hold without an override."""
+        return stored(self)
+
+    @property
+    def overridden_until(self) -> datetime | None:
+        """When its own limits hold again; None if they do now."""
+        return self.override_until if self.override_until is not None and self.override_until > self.at else None
+
+    @property
+    def running(self) -> int:
+        """Slots of calls that have started."""
+        return self.in_flight - self.admitted
 
     @property
     def used(self) -> int:
         """What counts against the window's limit: starts, and what is dispatched and will start."""
         return self.starts + self.admitted
+
+    @cached_property
+    def stopped_by(self) -> Sequence[str]:
+        """What leaves no room for a call of cost 1: concurrency, rate, throttle, the ramp after a block, and members.
+
+        The ramp, if these alone would leave some; members, where none has room.
+        """
+        limit, rate, next_at = self.policy.concurrency, self.policy.rate, self.next_start_at
+        if self.policy.observe:
+            limit = rate = None
+        held = {
+            "concurrency": limit is not None and self.in_flight >= limit,
+            "rate": rate is not None and self.used >= rate.limit,
+        }
+        is_early = next_at is not None and next_at > self.at + conf().horizon
+        is_ramping = self.is_ramping and not (self.is_paused or any(held.values()))
+        stops = {**held, "throttle": is_early, "ramp": is_ramping}
+        found = tuple(name for name, is_stopped in stops.items() if is_stopped)
+        return found or (("members",) if self.members is not None and not self.members.open else ())
 
     @property
     def state(self) -> KeyState:
@@ -139,12 +182,19 @@ class KeyStatus:
             return KeyState.BLOCKED
         if self.stopped_by:
             return KeyState.AT_LIMIT
-        return KeyState.OPEN if self.observed is None else KeyState.OBSERVED
+        return KeyState.OBSERVED if self.policy.observe else KeyState.OPEN
 
     @property
     def is_open(self) -> bool:
         """Whether it lets a call of cost 1 start."""
         return self.state in (KeyState.OPEN, KeyState.OBSERVED)
+
+    @property
+    def observed(self) -> Observed | None:
+        """What its limits would have done; None: they are enforced."""
+        if self.delayed is None:
+            return None
+        return Observed(since=self.limited_at, delayed=self.delayed, longest=self.longest)
 
     def as_json(self) -> dict[str, Any]:
         """Write it as the Open Job Spec does (rate limiting, section 10.1), with what more is known."""
@@ -189,36 +239,6 @@ class KeyStatus:
         return {"limit": limit, "active": self.in_flight, "available": max(0, limit - self.in_flight)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class _KeyRow(PolicyRow):
-    override_until: datetime | None
-    override_concurrency: int | None
-    override_per_worker: int | None
-    override_rate_limit: int | None
-    override_rate_period: timedelta | None
-    override_throttle_limit: int | None
-    override_throttle_period: timedelta | None
-    now: datetime
-    name: str
-    is_paused: bool
-    blocked_until: datetime | None
-    held: int
-    unstarted: int
-    room: int
-    next_at: datetime | None
-    spent: int
-    delayed: int | None
-    longest: timedelta | None
-    limited_at: datetime
-    frees_at: datetime | None
-    resets_at: datetime | None
-    opens_at: datetime | None
-    mine: int
-    waiting: int
-    waiting_since: datetime | None
-    oversized: int
-
-
 def rate_limit_status(keys: Collection[str] | None = None, *, now: datetime | None = None) -> list[KeyStatus]:
     """Return how these keys stand, or all if None, in order of name; names that do not exist are left out.
 
@@ -241,62 +261,11 @@ def _with_members(group: KeyStatus, keys: Sequence[KeyStatus]) -> KeyStatus:
     members = [key for key in keys if groups.has_member(group.name, key.name)]
     is_open = [key.is_open for key in members]
     counted = replace(group, members=Members(total=len(members), open=sum(is_open)))
-    if any(is_open) or not group.is_open:
+    if counted.state is group.state:
         return counted
-    opens_at = min((key.opens_at for key in members if key.opens_at is not None), default=None)
-    return replace(counted, stopped_by=("members",), opens_at=opens_at)
+    return replace(counted, opens_at=min((key.opens_at for key in members if key.opens_at is not None), default=None))
 
 
 def _statuses(keys: Collection[str] | None, now: datetime | None) -> list[KeyStatus]:
     names = None if keys is None else list(keys)
-    return [_status(row) for row in sql.fetch("report_keys", _KeyRow, {"names": names, **counting(), "now": now})]
-
-
-def _status(row: _KeyRow) -> KeyStatus:
-    now, policy = row.now, in_force(row, row.now)
-    stopped_by = tuple(_stopping(row, policy))
-    return KeyStatus(
-        id=row.id,
-        name=row.name,
-        at=now,
-        policy=policy,
-        own_policy=stored(row),
-        overridden_until=row.override_until if row.override_until and row.override_until > now else None,
-        is_paused=row.is_paused,
-        blocked_until=row.blocked_until if row.blocked_until and row.blocked_until > now else None,
-        running=row.held - row.unstarted,
-        admitted=row.unstarted,
-        starts=row.spent,
-        frees_at=row.frees_at,
-        resets_at=row.resets_at,
-        next_start_at=row.next_at,
-        stopped_by=stopped_by,
-        opens_at=row.opens_at,
-        waiting=row.waiting,
-        most_of_one_worker=row.mine if policy.per_worker else None,
-        waiting_since=row.waiting_since,
-        oversized=row.oversized,
-        observed=_observed(row),
-    )
-
-
-def _observed(row: _KeyRow) -> Observed | None:
-    if row.delayed is None:
-        return None
-    return Observed(since=row.limited_at, delayed=row.delayed, longest=row.longest)
-
-
-def _stopping(row: _KeyRow, policy: Policy) -> Iterator[str]:
-    """Name the limits that leave no room for a cost of 1; the ramp after a block, if they alone would leave some."""
-    concurrency, rate = (None, None) if policy.observe else (policy.concurrency, policy.rate)
-    is_full = concurrency is not None and row.held >= concurrency
-    is_spent = rate is not None and row.unstarted + row.spent >= rate.limit
-    is_ramping = row.room == 0 and row.blocked_until is not None and row.blocked_until <= row.now
-    if is_full:
-        yield "concurrency"
-    if is_spent:
-        yield "rate"
-    if row.next_at is not None and row.next_at > row.now + conf().horizon:
-        yield "throttle"
-    if is_ramping and not (row.is_paused or is_full or is_spent):
-        yield "ramp"
+    return sql.fetch("report_keys", KeyStatus, {"names": names, **counting(), "now": now})

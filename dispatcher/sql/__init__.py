@@ -64,11 +64,6 @@ class Asked(Generic[Row]):
     cursor: psycopg.Cursor[Row]
     wrapper: BaseDatabaseWrapper
 
-    @property
-    def is_answered(self) -> bool:
-        """Whether its rows have come; not those of a statement that failed."""
-        return self.cursor.pgresult is not None
-
     def rows(self) -> list[Row]:
         """Return the rows; a database error comes as django.db's."""
         with Intact(self.wrapper), self.wrapper.wrap_database_errors:
@@ -120,11 +115,8 @@ def own_transaction(*, lock_wait: timedelta | None = None, in_order: bool = Fals
     is_within = in_transaction()
     with atomic():
         if not is_within:
-            ask("tune", object, {})
-            if in_order:
-                ask("tune_order", object, {})
-            if lock_wait is not None:
-                ask("limit_lock_wait", object, {"most": lock_wait // timedelta(milliseconds=1)})
+            wait = None if lock_wait is None else lock_wait // timedelta(milliseconds=1)
+            ask("tune", object, {"in_order": in_order, "lock_wait": wait})
         yield
 
 
@@ -140,7 +132,7 @@ def together() -> Iterator[None]:
         return
     with _tuned_within(wrapper) if is_within(wrapper) else _pipeline(wrapper):
         if not is_within(wrapper):
-            ask("tune", object, {})
+            ask("tune", object, {"in_order": False, "lock_wait": None})
         yield
 
 

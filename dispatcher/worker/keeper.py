@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from billiard.exceptions import Terminated, TimeLimitExceeded
+from billiard.exceptions import Terminated
 from celery.worker import WorkController, state
 
 from dispatcher.celery import heartbeat
@@ -108,7 +108,7 @@ class Keeper:
             if running is not None and seat.reason is None:
                 seat.reason = running.ticket, error
                 if self.options.is_forked:
-                    self._end(seat, signal.SIGTERM)
+                    seat.end(place, signal.SIGTERM)
                 else:
                     loop.interrupt(index, error)
 
@@ -147,7 +147,7 @@ class Keeper:
                 error = Terminated(number)
                 if self.options.is_forked:
                     seat.reason = running.ticket, error
-                    self._end(seat, number)
+                    seat.end(place, number)
                 elif not loop.interrupt(seat.index, error):
                     return f"a pool of {self.pool.kind} can't terminate call {call}: its attempt runs to its end"
                 return None
@@ -296,10 +296,10 @@ class Keeper:
             running = place.running
             if running is not None:
                 seat.ran_at = now
-                self._limit(seat, running, now)
+                seat.limit(place, running, now)
             elif self.is_closing and seat.ran_at and now - seat.ran_at > 2 * _LAST_S:
                 # The database does not answer it.
-                self._end(seat, signal.SIGKILL)
+                seat.end(place, signal.SIGKILL)
 
     def _terminate_again(self) -> None:
         early, self._to_terminate = self._to_terminate, {}
@@ -328,28 +328,6 @@ class Keeper:
             if seat.pid == pid:
                 self._bury(seat)
         self.pool.maintain()
-
-    def _limit(self, seat: Seat, running: Running, now: float) -> None:
-        name = f"{running.task}[{running.call}]"
-        if now > running.hard and seat.reason is None:
-            limit = running.hard - running.began
-            seat.reason = running.ticket, TimeLimitExceeded(limit)
-            logger.error("Hard time limit (%ss) exceeded for %s", f"{limit:g}", name)
-            self._end(seat, signal.SIGKILL)
-        elif now > running.soft and seat.warned != running.ticket:
-            seat.warned = running.ticket
-            logger.warning("Soft time limit (%ss) exceeded for %s", f"{running.soft - running.began:g}", name)
-            with suppress(ProcessLookupError):
-                os.kill(seat.pid, signal.SIGUSR1)
-
-    def _end(self, seat: Seat, number: int) -> None:
-        """End a process that runs a call, by a signal."""
-        place = self.shared.place(seat.index)
-        place.condemn()
-        # 0 would be this process with all others of its group.
-        if pid := place.pid:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
 
     def _bury(self, seat: Seat) -> None:
         """Have what a dead process had recorded, or given back."""

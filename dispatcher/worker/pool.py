@@ -1,6 +1,8 @@
 """The pool of a worker as the keeper uses it: it submits loops, and replaces processes that have died."""
 
+import logging
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,11 +10,16 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from billiard.exceptions import TimeLimitExceeded
+
 from dispatcher.worker import loop
 from dispatcher.worker.loop import Loop, Options
+from dispatcher.worker.shared import Place, Running
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+
+logger = logging.getLogger(__name__)
 
 _READ: Final = 4096
 _UNLIMITED_S: Final = 1e9
@@ -32,6 +39,29 @@ class Seat:
     """The ticket of the call whose soft time limit was signalled."""
     reason: tuple[UUID, BaseException] | None = None
     """The ticket of the call for which the main process ends the process, and why."""
+
+    def limit(self, place: Place, running: Running, now: float) -> None:
+        """Warn the process of the call's soft time limit, and end it at the hard one."""
+        name = f"{running.task}[{running.call}]"
+        if now > running.hard and self.reason is None:
+            limit = running.hard - running.began
+            self.reason = running.ticket, TimeLimitExceeded(limit)
+            logger.error("Hard time limit (%ss) exceeded for %s", f"{limit:g}", name)
+            self.end(place, signal.SIGKILL)
+        elif now > running.soft and self.warned != running.ticket:
+            self.warned = running.ticket
+            logger.warning("Soft time limit (%ss) exceeded for %s", f"{running.soft - running.began:g}", name)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
+
+    @staticmethod
+    def end(place: Place, number: int) -> None:
+        """End the process of a loop, which runs a call, by a signal."""
+        place.condemn()
+        # 0 would be this process with all others of its group.
+        if pid := place.pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 class Pool:

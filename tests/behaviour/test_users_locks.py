@@ -263,5 +263,5 @@ def test_a_provider_s_stop_whose_key_is_locked_keeps_no_worker(drive: Drive) -> 
     other = drive.send("other")
     with locked("key", "locked"):
         promptly(drive.end, run, error=RateLimited(60))
-        assert drive.state(run) == State.SCHEDULED
+        assert drive.state(run) == State.AVAILABLE
         assert [each.call for each in promptly(drive.take, 5)] == [other.id]

@@ -14,8 +14,9 @@ from dispatcher import sql
 MARGIN: Final = timedelta(milliseconds=50)
 LEASE: Final = timedelta(seconds=60)
 ALONE: Final = ("SET LOCAL plan_cache_mode = force_generic_plan",)
-PASS: Final = (sql.statement("tune").text,)
-UNSORTED: Final = (*PASS, sql.statement("tune_order").text)
+TUNE: Final = sql.statement("tune").text.replace("$2", "NULL")
+PASS: Final = (TUNE.replace("$1", "false"),)
+UNSORTED: Final = (TUNE.replace("$1", "true"),)
 """What is set before a statement: by itself; in a transaction of the engine's own; in one without sorts."""
 
 USUAL: Final[dict[str, Any]] = {

@@ -20,7 +20,7 @@ FEW: Final = 1_000
 """The calls of the small system."""
 ALL_KEYS: Final = {
     *("audit_miscounted", "audit_oversized", "audit_unserved", "audit_wrong_slots"),
-    *("block_keys", "count_oversized", "find_calls_of_key", "lock_unused_lanes", "report_keys"),
+    *("count_oversized", "find_calls_of_key", "report_keys"),
     *("report_runnable", "report_shares", "report_unserved", "report_waiting", "unused_keys"),
 }
 """What is about every key or lane, or many, reads all of them, where there are few; no statement reads all calls."""

@@ -52,4 +52,4 @@ class Broker(Celery):
 
     def give_back(self, run: Run) -> bool:
         held = InFlight(call_id=run.call, ticket=run.ticket, claim=run.handle[1].claim_id)
-        return ends.requeue([held], Requeue.UNUSED) > 0
+        return bool(ends.requeue([held], Requeue.UNUSED))

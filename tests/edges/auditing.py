@@ -69,7 +69,7 @@ def miscounted() -> None:
     Start.objects.create(key_id=key.id, at=timezone.now(), total=2, cost=1, last_cost=1)
 
 
-def over_concurrency() -> None:
+def over_limit_concurrency() -> None:
     RateLimitKey.objects.declare("api", concurrency=2)
     send("api", count=2)
     limited_long_ago(concurrency=1)

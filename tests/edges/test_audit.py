@@ -21,7 +21,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE, committed, erase, seen, states, waiting
 from tests.deliveries.direct import begin_process
-from tests.edges.auditing import HOUR, found, limited_long_ago, miscounted, names, over_concurrency, send, start
+from tests.edges.auditing import HOUR, found, limited_long_ago, miscounted, names, over_limit_concurrency, send, start
 
 pytestmark = [committed, pytest.mark.django]
 
@@ -32,14 +32,14 @@ QUICK = {"run_lease": 1, "recover_every": 0.1, "heartbeat": 0.2}
 # A breach of every kind
 
 
-def over_per_worker() -> None:
+def over_limit_per_worker() -> None:
     key = RateLimitKey.objects.declare("api", concurrency=4)
     start(*send("api", count=2))
     Slot.objects.filter(key=key).update(worker_id=uuid4())
     limited_long_ago(per_worker=1)
 
 
-def over_rate() -> None:
+def over_limit_rate() -> None:
     key = RateLimitKey.objects.declare("api", rate=(2, 60))
     send("api", count=2)
     before = timezone.now() - timedelta(seconds=10)
@@ -47,7 +47,7 @@ def over_rate() -> None:
     limited_long_ago()
 
 
-def over_throttle() -> None:
+def over_limit_throttle() -> None:
     RateLimitKey.objects.declare("api")
     start(*send("api", count=2))
     limited_long_ago(throttle_limit=1, throttle_period=timedelta(seconds=10))
@@ -126,7 +126,7 @@ def oversized() -> None:
 
 
 BREACHES: list[Callable[[], None]] = [
-    *(over_concurrency, over_per_worker, miscounted, over_rate, over_throttle),
+    *(over_limit_concurrency, over_limit_per_worker, miscounted, over_limit_rate, over_limit_throttle),
     *(two_tickets, wrong_fields, lease_unrecovered, slot_without_call, call_without_slot, wrong_slots),
     *(unserved_asleep, unserved_parked, unserved_ready, unserved_unplaced, unserved_due, oversized),
 ]
@@ -137,8 +137,8 @@ REPAIRED = {check.name for check in CHECKS if check.repair}
 
 
 def check_of(name: str) -> str:
-    """Return the check that finds a breach: one finds all that is not served."""
-    return "unserved" if name.startswith("unserved") else name
+    """Return the check that finds a breach: some find several, and report which."""
+    return next((check for check in ("unserved", "over_limit") if name.startswith(check)), name)
 
 
 breach = pytest.mark.parametrize("breach", BREACHES, ids=lambda breach: breach.__name__)
@@ -217,7 +217,7 @@ def test_an_override_counts_while_it_lasts_and_its_end_is_no_breach() -> None:
     send("api", count=2)
     limited_long_ago()
     assert found() == []
-    for ended_at, breaches in ((timezone.now(), []), (timezone.now() - HOUR, ["over_concurrency"])):
+    for ended_at, breaches in ((timezone.now(), []), (timezone.now() - HOUR, ["over_limit_concurrency"])):
         RateLimitKey.objects.update(override_until=ended_at)
         assert found() == breaches
 

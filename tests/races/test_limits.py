@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -26,9 +27,9 @@ def admitted_again(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     """Note the calls that were claimed too late for their start and go back, which changes the order of admissions."""
     requeue, noted = ends.requeue, list[UUID]()
 
-    def note(calls: Sequence[InFlight], reason: Requeue) -> int:
+    def note(calls: Sequence[InFlight], reason: Requeue, **options: Any) -> set[UUID]:
         noted.extend(each.call_id for each in calls)
-        return requeue(calls, reason)
+        return requeue(calls, reason, **options)
 
     monkeypatch.setattr(ends, "requeue", note)
     return noted

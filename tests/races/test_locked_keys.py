@@ -19,7 +19,7 @@ from dispatcher.errors import RateLimited
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Stopped
 from dispatcher.lifecycle.take import Taker, take
-from dispatcher.models import CallQueue, KeyChange, RateLimitKey, Slot
+from dispatcher.models import Block, CallQueue, KeyChange, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests import db_admin
@@ -80,9 +80,14 @@ def blocked_until(name: str) -> datetime | None:
     return RateLimitKey.objects.get(name=name).blocked_until
 
 
+def blocked_by_a_tick(name: str) -> datetime | None:
+    engine.tick(now=timezone.now())
+    return blocked_until(name)
+
+
 @pytest.mark.parametrize("key", [None, "locked"])
 def test_no_process_of_a_pool_waits_for_a_locked_key_when_its_provider_says_stop(
-    key: str | None, caplog: pytest.LogCaptureFixture
+    key: str | None,
 ) -> None:
     for name in ("locked", "other"):
         RateLimitKey.objects.declare(name, concurrency=5)
@@ -96,20 +101,35 @@ def test_no_process_of_a_pool_waits_for_a_locked_key_when_its_provider_says_stop
         outcome = do(engine.execute, running[0].id, running[0].ticket, stop)
         assert isinstance(outcome, Stopped)
         call = CallQueue.objects.get(id=running[0].id)
-        assert (call.state, call.attempt) == (State.SCHEDULED, 0)
-        assert call.scheduled_at > said_at + timedelta(seconds=59)
+        assert (call.state, call.attempt) == (State.AVAILABLE, 0)
         assert not Slot.objects.filter(call=call).exists()
         if key is None:
-            assert eventually(partial(blocked_until, "other")), "it is not locked"
+            assert blocked_until("other"), "it is not locked"
         assert blocked_until("locked") is None
         overdue_at = timezone.now()
-    assert said_at < eventually(partial(blocked_until, "locked")) - timedelta(seconds=60) < overdue_at
+    until = eventually(partial(blocked_by_a_tick, "locked"))
+    assert said_at < until - timedelta(seconds=60) < overdue_at
     assert key is None or blocked_until("other") is None
-    (logged,) = [record for record in caplog.records if record.name == "dispatcher.engine.stop"]
-    assert logged.levelname == "WARNING"
-    assert str(call.id) in logged.getMessage()
-    assert "locked" in logged.getMessage().rpartition(":")[2]
-    assert state_of(apart[0]) == State.DISPATCHED
+    assert (state_of(call), state_of(apart[0])) == (State.AVAILABLE, State.DISPATCHED)
+    assert not Block.objects.exists()
+
+
+def test_a_call_does_not_start_under_a_block_that_a_locked_key_has_not_got_yet() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=5)
+    (call,) = in_flight("locked")
+    with locked("locked"), promptly() as do:
+        do(api.block, "locked", 60)
+    assert blocked_until("locked") is None
+    assert engine.execute(call.id, call.ticket, lambda: "ran") is Refused.KEY_CLOSED
+
+
+def test_a_resume_ends_a_block_that_a_locked_key_has_not_got_yet() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=5)
+    with locked("locked"), promptly() as do:
+        do(api.block, "locked", 60)
+    api.resume("locked")
+    engine.tick(now=timezone.now())
+    assert blocked_until("locked") is None
 
 
 def test_the_holder_of_a_key_s_lock_can_cancel_a_call_whose_provider_says_stop() -> None:
@@ -119,11 +139,10 @@ def test_the_holder_of_a_key_s_lock_can_cancel_a_call_whose_provider_says_stop()
         person.open()
         person.do(api.pause, "locked")
         stopping = worker.begin(engine.execute, call.id, call.ticket, stop)
-        worker.wait_blocked(by=person)
-        assert person.do(api.cancel, [call.id]) in ([], [call.id])
+        assert isinstance(stopping.result(PROMPTLY), Stopped)
+        assert person.do(api.cancel, [call.id]) == [call.id]
         person.commit()
-        assert isinstance(stopping.result(), Stopped)
-    assert eventually(partial(blocked_until, "locked"))
+    assert eventually(partial(blocked_by_a_tick, "locked"))
 
 
 def test_a_report_that_blocks_a_locked_key_is_in_its_history() -> None:
@@ -132,9 +151,10 @@ def test_a_report_that_blocks_a_locked_key_is_in_its_history() -> None:
     stopped = replace(ended(call), ending=ending.stopped(timedelta(seconds=60), None))
     with locked("locked"), promptly() as do:
         do(partial(stop_keys, stopped, by="ann"))
-        assert not KeyChange.objects.exists()
-    change = eventually(KeyChange.objects.first)
+        change = KeyChange.objects.get()
     assert (change.key, change.verb, change.actor) == ("locked", "block", "ann")
+    until = eventually(partial(blocked_by_a_tick, "locked"))
+    assert change.after == {"blocked_until": until.isoformat()}
 
 
 def test_eight_workers_drain_a_hot_key_by_ends_alone_while_others_lock_it_for_moments() -> None:

@@ -95,12 +95,12 @@ def test_a_key_that_was_used_under_a_clock_a_day_ahead_opens_as_documented(
     call = waiting("api")
     engine.dispense()
     step(3_600)
-    assert not schedule.has_notes()
+    assert not schedule.ask_due().row().has_notes
     engine.dispense()
     assert seen(call).state == State.AVAILABLE, "the key should be shut"
     step(0)
     exec(documented(), {})  # noqa: S102 -- what it says is what is tested
-    assert schedule.has_notes()
+    assert schedule.ask_due().row().has_notes
     engine.dispense()
     assert seen(call).state == State.AVAILABLE, "the starts should count as if just made"
     step(61)

@@ -13,7 +13,7 @@ from dispatcher import engine, reports, sql
 from dispatcher.audit import audit
 from dispatcher.celery.unknown import UnknownTasks
 from dispatcher.engine import workers
-from dispatcher.lifecycle import heartbeat
+from dispatcher.lifecycle import finish, heartbeat
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.builders import HERE, SECOND, committed, key, seen, states
@@ -78,14 +78,14 @@ def test_a_worker_that_comes_between_the_put_back_and_its_commit_is_seen(
 ) -> None:
     come([])
     call = sent()
-    requeue = workers.finish.requeue
+    requeue = finish.requeue
 
     def come_late(*args: Any, **options: Any) -> Any:
         returned = requeue(*args, **options)
         heartbeat.record(replace(HERE, tasks=[TASK]), [])
         return returned
 
-    monkeypatch.setattr(workers.finish, "requeue", come_late)
+    monkeypatch.setattr(finish, "requeue", come_late)
     meet(broker, call)
     assert states([call]) == [State.DISPATCHED]
 

@@ -12,10 +12,12 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from django.db.models import QuerySet
+
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.lifecycle.retention import old
-from dispatcher.models import Lane, RateLimitKey
+from dispatcher.models import Lane, LaneSite, RateLimitKey
 
 BUDGET = timedelta(minutes=1)
 """How long one cleanup may look for unused lanes, and again for unused keys."""
@@ -26,28 +28,16 @@ _KEYS_LOOKED_AT = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Statements:
-    what: str
-    look: str
-    lock: str
-    delete: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Found:
     id: int
     name: str | None = None
     """Of a key."""
 
 
-_LANES = _Statements(what="lanes", look="unused_lanes", lock="lock_unused_lanes", delete="delete_lanes")
-_KEYS = _Statements(what="keys", look="unused_keys", lock="lock_unused_keys", delete="delete_keys")
-
-
 def remove_lanes(*, now: datetime | None = None) -> int:
     """Remove lanes without calls, also ended ones, of which nothing has started for long; return how many."""
     ids = Lane.objects.order_by("id").values_list("id", flat=True)
-    return _remove(_LANES, _slices(lambda after: list(ids.filter(id__gt=after)[:_BATCH])), now)
+    return _remove(Lane, _slices(lambda after: list(ids.filter(id__gt=after)[:_BATCH])), now)
 
 
 def remove_keys(*, now: datetime | None = None) -> int:
@@ -57,7 +47,7 @@ def remove_keys(*, now: datetime | None = None) -> int:
     """
     templated = RateLimitKey.objects.filter(is_from_template=True).order_by("id")
     ids = templated.values_list("id", flat=True)
-    return _remove(_KEYS, _slices(lambda after: list(ids.filter(id__gt=after)[:_KEYS_LOOKED_AT])), now)
+    return _remove(RateLimitKey, _slices(lambda after: list(ids.filter(id__gt=after)[:_KEYS_LOOKED_AT])), now)
 
 
 def _slices(following: Callable[[int], list[int]]) -> Iterator[list[int]]:
@@ -69,33 +59,44 @@ def _slices(following: Callable[[int], list[int]]) -> Iterator[list[int]]:
         last = ids[-1]
 
 
-def _remove(statements: _Statements, slices: Iterator[list[int]], now: datetime | None) -> int:
+def _remove(model: type[Lane | RateLimitKey], slices: Iterator[list[int]], now: datetime | None) -> int:
     settings = conf()
     if settings.unused_retention is None:
         return 0
-    params = {"unused": settings.unused_retention, "margin": settings.margin, "now": now}
+    look = partial(_look, model, {"unused": settings.unused_retention, "margin": settings.margin, "now": now})
     removed, kept = 0, old.Kept()
     for ids in slices:
-        unused = _look(statements, ids, params)
+        unused = look(ids)
         for first in range(0, len(unused), _BATCH):
             batch = unused[first : first + _BATCH]
-            removed += old.delete_by_halves(batch, partial(_remove_batch, statements, params), kept)
-    old.report(kept, statements.what)
+            removed += old.delete_by_halves(batch, partial(_remove_batch, model, look), kept)
+    old.report(kept, "lanes" if model is Lane else "keys")
     return removed
 
 
-def _look(statements: _Statements, ids: list[int], params: dict[str, Any]) -> list[int]:
+def _look(model: type[Lane | RateLimitKey], params: dict[str, Any], ids: Sequence[int]) -> list[int]:
+    statement = "unused_lanes" if model is Lane else "unused_keys"
     with sql.together():
-        asked = sql.ask(statements.look, _Found, {"ids": ids, **params})
+        asked = sql.ask(statement, _Found, {"ids": list(ids), **params})
     return [row.id for row in asked.rows() if row.name is None or lanes.is_from_template(row.name)]
 
 
-def _remove_batch(statements: _Statements, params: dict[str, Any], found: Sequence[int]) -> int:
+def _remove_batch(
+    model: type[Lane | RateLimitKey], look: Callable[[Sequence[int]], list[int]], found: Sequence[int]
+) -> int:
     with sql.own_transaction():
-        locked = [row.id for row in sql.fetch(statements.lock, _Found, {"ids": list(found)})]
+        locked = _locked(model.objects.filter(pk__in=found))
+        if model is Lane:
+            # Their places, too: a trip may hold one.
+            locked = _locked(LaneSite.objects.filter(pk__in=locked))
         # Under the locks, and with a new snapshot: who sent before them has committed.
-        unused = _look(statements, locked, params)
-        sql.ask(statements.delete, object, {"ids": unused})
-        # A foreign key of the project is checked here, and not at the commit.
+        unused = model.objects.filter(pk__in=look(locked))
+        deleted = unused._raw_delete(unused.db)  # noqa: SLF001 -- a constraint of the project decides
+        # It is checked here, and not at the commit.
         sql.connection().check_constraints()
-    return len(unused)
+    return int(deleted or 0)
+
+
+def _locked(rows: QuerySet[Any]) -> list[int]:
+    """Lock rows against senders and trips; what one of these has locked is skipped."""
+    return list(rows.order_by("pk").select_for_update(skip_locked=True).values_list("pk", flat=True))

@@ -134,8 +134,7 @@ def _table(times: list[_Times]) -> Text:
 
 def _make(key: RateLimitKey, taker: Taker, room: int, *, has_plans: bool = False) -> _Trip:
     """Make a trip, and roll it back."""
-    with sql.atomic():
-        sql.change("tune", {})
+    with sql.own_transaction():
         is_timed = not has_plans and _may("time_functions")
         if has_plans and _may("load_auto_explain"):
             sql.change("log_plans", {})

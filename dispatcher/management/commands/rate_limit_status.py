@@ -234,13 +234,13 @@ def _clock(at: datetime, wanted: Wanted) -> str:
 def _unserved() -> str:
     """Return a line for each queue without a live worker, and for each task whose calls come back without a start."""
     queues = [
-        f"\nNo live worker serves the queue {queue.name}: {_wait(queue.waiting)} "
+        f"\nNo live worker serves the queue {queue.name}: {_wait(queue.waiting_count)} "
         f"Start a worker with -Q {queue.name}, or correct the name of the queue."
         for queue in unserved_queues()
     ]
     unknown, unclaimed = "No live worker of queue {} knows task {}", "Calls of queue {} never start, of task {}"
     tasks = [
-        f"\n{(unclaimed if each.is_known else unknown).format(each.queue, each.task)}: {_wait(each.waiting)}"
+        f"\n{(unclaimed if each.is_known else unknown).format(each.queue, each.task)}: {_wait(each.waiting_count)}"
         for each in unstarted_tasks()
         if not each.is_known or each.returns > FREE
     ]

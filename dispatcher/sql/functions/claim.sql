@@ -52,7 +52,9 @@ BEGIN
          CASE WHEN p_ahead IS NULL THEN NULL
               WHEN v_call.is_revoked THEN 'revoked'
               WHEN v_call.expires_at <= at THEN 'expired'
-              WHEN bool_or(key.closed_until IS NOT NULL OR key.concurrency = 0) THEN 'closed' END
+              WHEN bool_or(key.closed_until IS NOT NULL OR key.concurrency = 0)
+                   OR EXISTS (SELECT FROM dispatcher_block AS block
+                               WHERE block.key_id = ANY (v_ids) AND block.until > at) THEN 'closed' END
     INTO v_keys, start_at, is_counted, refused
     FROM @room(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
   is_paced := start_at IS NOT NULL;

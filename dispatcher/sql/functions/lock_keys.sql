@@ -1,7 +1,8 @@
 -- lock_keys: lock these keys, in order of id and without waiting, then count what they allow, by a snapshot that is
 -- younger than the locks. Of a group the `p_most` members with most room, too: its room is theirs.
 -- Returns the keys that are locked, what each allows, the groups among them or of them, and those that another
--- transaction has locked; a group is busy, too, if a member of it is that had room.
+-- transaction has locked; a group is busy, too, if a member of it is that had room. A key that was to be blocked while
+-- another transaction had it locked is blocked before it is counted.
 CREATE TYPE @group_room AS (id bigint, room bigint, fits bigint, best bigint[]);
 CREATE FUNCTION @lock_keys(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning @tuning,
     p_now timestamptz, OUT ids bigint[], OUT keys @key_room[], OUT groups bigint[], OUT busy bigint[])
@@ -45,6 +46,15 @@ BEGIN
        ORDER BY key.id
          FOR NO KEY UPDATE SKIP LOCKED)
     SELECT ids || ARRAY(SELECT mine.id FROM mine) INTO ids;
+  END IF;
+
+  IF EXISTS (SELECT FROM dispatcher_block AS block WHERE block.key_id = ANY (ids)) THEN
+    WITH mine AS (
+      DELETE FROM dispatcher_block AS block WHERE block.key_id = ANY (ids) RETURNING block.key_id, block.until)
+    UPDATE dispatcher_ratelimitkey AS key
+       SET blocked_until = GREATEST(key.blocked_until, block.until)
+      FROM (SELECT mine.key_id, max(mine.until) AS until FROM mine GROUP BY mine.key_id) AS block
+     WHERE key.id = ANY (ids) AND key.id = block.key_id;
   END IF;
 
   busy := '{}';

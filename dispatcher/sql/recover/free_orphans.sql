@@ -48,7 +48,9 @@ WITH slice AS MATERIALIZED (
     RETURNING slot.key_id
 ), freed_keys AS MATERIALIZED (
     SELECT DISTINCT freed.key_id AS id FROM freed WHERE freed.key_id IS NOT NULL
-), {{keys_noted(freed_keys)}}
+), noted AS (
+    INSERT INTO dispatcher_note (at, key_id) SELECT clock_timestamp(), freed_keys.id FROM freed_keys
+)
 SELECT (SELECT count(*) FROM freed) AS slots,
        CASE WHEN %(slots)s::bigint[] IS NOT NULL THEN 0
             WHEN (SELECT count(*) FROM orphan) = %(most)s::int THEN (SELECT max(orphan.id) FROM orphan)

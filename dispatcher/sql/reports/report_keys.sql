@@ -101,10 +101,13 @@ WITH {{clock}}, chosen AS MATERIALIZED (
              WHERE {{is_unplaced(call)}} AND call.state = 'available') AS of_key
      GROUP BY of_key.id
 )
-SELECT clock.now, chosen.id, chosen.name, chosen.is_paused, chosen.blocked_until, {{policy_columns(chosen)}},
-       allowed.held, allowed.unstarted, allowed.room, allowed.next_at, allowed.spent,
+SELECT clock.now AS at, chosen.id, chosen.name, chosen.is_paused, {{policy_columns(chosen)}},
+       CASE WHEN chosen.blocked_until > clock.now THEN chosen.blocked_until END AS blocked_until,
+       COALESCE(allowed.room = 0 AND chosen.blocked_until <= clock.now, false) AS is_ramping,
+       allowed.held AS in_flight, allowed.unstarted AS admitted, allowed.spent AS starts, allowed.frees_at,
+       allowed.resets_at, allowed.next_at AS next_start_at, allowed.opens_at,
        allowed.delayed, allowed.longest, chosen.limited_at,
-       allowed.frees_at, allowed.resets_at, allowed.opens_at, COALESCE(held.mine, 0) AS mine,
+       COALESCE(held.mine, 0) AS most_of_one_worker,
        COALESCE(waiting.calls, 0) AS waiting, waiting.since AS waiting_since,
        (SELECT count(*) FROM dispatcher_callqueue AS call WHERE call.oversized_key_id = chosen.id) AS oversized
   FROM clock

@@ -2,10 +2,10 @@
 -- bound.
 -- Hops from queue to queue on the index lanesite_place. Relies on call_waiting.
 WITH RECURSIVE {{queues_ready(hop)}}
-SELECT hop.queue AS name, line.calls AS waiting,
+SELECT hop.queue AS name, line.calls AS waiting_count,
        (SELECT max(worker.seen_at)
           FROM dispatcher_worker AS worker
-         WHERE hop.queue = ANY (worker.queues)) AS seen_at
+         WHERE hop.queue = ANY (worker.queues)) AS worker_seen_at
   FROM hop
  CROSS JOIN LATERAL (
        SELECT count(*) AS calls

@@ -7,7 +7,7 @@ WITH {{clock}}, waiting AS MATERIALIZED (
      ORDER BY call.queue, call.task
      LIMIT %(most)s::int
 )
-SELECT waiting.queue, waiting.task, count(*) AS waiting, max(waiting.returns) AS returns,
+SELECT waiting.queue, waiting.task, count(*) AS waiting_count, max(waiting.returns) AS returns,
        {{task_has_worker(waiting.queue, waiting.task, clock.now)}} AS is_known
   FROM clock
  CROSS JOIN waiting
