@@ -24,6 +24,11 @@ from dispatcher.ojs.wire import Problem
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractUser
+from typing import Any
+
+from django.core import checks
+
+from dispatcher.errors import ConfigurationError
 
 _PERMISSIONS: Final = {"send": "dispatcher.add_callqueue", "read": "dispatcher.view_callqueue"}
 """The permission in the admin that a user needs to do the same over HTTP.
@@ -240,3 +245,22 @@ def _csrf_fails(request: HttpRequest) -> bool:
     check = CsrfViewMiddleware(lambda _: None)  # type: ignore[arg-type]
     check.process_request(request)
     return check.process_view(request, lambda _: None, (), {}) is not None  # type: ignore[arg-type, return-value]
+
+
+@checks.register("dispatcher")
+def check_anonymous(**_: Any) -> list[checks.CheckMessage]:
+    """Check the scopes of requests without credentials: E002."""
+    try:
+        given = conf().http_anonymous
+    except ConfigurationError:
+        # Which dispatcher.checks reports.
+        return []
+    return [
+        checks.Error(
+            f"DISPATCHER['http_anonymous'] has {scope!r}: give scopes of {', '.join(SCOPES)}, such as read or "
+            "fetch:mail*.",
+            id="dispatcher.E002",
+        )
+        for scope in given
+        if str(scope).partition(":")[0] not in SCOPES
+    ]

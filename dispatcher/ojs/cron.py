@@ -27,8 +27,8 @@ from dispatcher.ojs import event_log, worker_reports
 from dispatcher.ojs.enqueue import find_unique
 from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.job import read_job
+from dispatcher.ojs.jobs import options_of
 from dispatcher.ojs.models import Cron
-from dispatcher.ojs.options import options_of
 from dispatcher.ojs.requests import JobIn
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State

@@ -16,7 +16,7 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs import event_log, jobs
 from dispatcher.ojs.errors import DuplicateCall, QueueFull
 from dispatcher.ojs.event_log import Entry
-from dispatcher.ojs.options import options_of
+from dispatcher.ojs.jobs import options_of
 from dispatcher.ojs.queues import create_queues
 from dispatcher.request import Call
 from dispatcher.states import OnFull, State

@@ -10,11 +10,10 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 
 from dispatcher.models import CallQueue, Slot
-from dispatcher.ojs import jobs
-from dispatcher.ojs.pagination import Page, paginate, read_cursor, window, write_cursor
-from dispatcher.ojs.queries import JobsIn, PageIn
+from dispatcher.ojs import fields, jobs
+from dispatcher.ojs.pagination import Page, PageIn, QueryString, paginate, read_cursor, window, write_cursor
 from dispatcher.ojs.requests import given_fields
-from dispatcher.ojs.wire import parse_time
+from dispatcher.ojs.wire import parse_time, without_nulls
 from dispatcher.states import DUE, TERMINAL, State
 
 MAX_MOVED: Final = 1_000
@@ -29,6 +28,25 @@ _ORDERS: Final[Mapping[str, tuple[Sequence[str], Q]]] = {
     State.PENDING: (("queue", "id"), Q()),
 }
 """The index order of the calls in a state, and the condition of that index."""
+
+
+class LettersIn(QueryString):
+    """Which dead letters."""
+
+    queue: str | None = None
+    type: str | None = None
+
+    def filter(self, calls: QuerySet[CallQueue]) -> QuerySet[CallQueue]:
+        """Return the selected of these calls."""
+        return calls.filter(**without_nulls({"queue": self.queue, "task": self.type}))
+
+
+class JobsIn(LettersIn):
+    """Which jobs; a `type` may end in `*`."""
+
+    state: fields.AnyState | None = None
+    since: fields.Moment | None = None
+    until: fields.Moment | None = None
 
 
 def list_jobs(wanted: JobsIn) -> tuple[QuerySet[CallQueue], Sequence[str], QuerySet[CallQueue] | None]:

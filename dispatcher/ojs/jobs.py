@@ -2,14 +2,39 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from dispatcher import sql
+from dispatcher import sql, validate
 from dispatcher.models import CallQueue
 from dispatcher.ojs.models import Job
-from dispatcher.ojs.options import OjsOptions
 from dispatcher.ojs.wire import ANSWER_BYTES
+from dispatcher.request import Call, Extras
+
+
+@dataclass(frozen=True, kw_only=True)
+class OjsOptions(Extras):
+    """Options that the HTTP API has checked; see `models.Job` for those that are stored."""
+
+    timeout: timedelta | None = None
+    visibility: timedelta | None = None
+    unique_key: str | None = None
+    envelope: Mapping[str, Any] | None = None
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the call needs a row of `Job`."""
+        return (self.timeout, self.visibility, self.unique_key, self.envelope) != (None,) * 4
+
+    def text(self) -> str | None:
+        """Return the envelope as JSON."""
+        return None if self.envelope is None else validate.json_text("envelope", self.envelope)
+
+
+def options_of(call: Call) -> OjsOptions:
+    """Return the options of a call to send."""
+    return call.extras if isinstance(call.extras, OjsOptions) else OjsOptions()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import EnqueueRequest
 from dispatcher.ojs.job import write_job
-from dispatcher.ojs.options import options_of
+from dispatcher.ojs.jobs import options_of
 from dispatcher.ojs.wire import Problem, invalid
 
 _RESERVED: Final = ("token:", "queue:", "webhook:", "cron:")

@@ -1,16 +1,17 @@
-"""Response bodies, as published in the schema; the views build them."""
+"""Response bodies: validated and rendered as the schema says."""
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ninja import Router
 from ninja.constants import NOT_SET
 from pydantic import BaseModel, ConfigDict
 
+Answer = dict[str, Any]
 View = TypeVar("View", bound=Callable[..., Any])
 
-ERRORS = frozenset({400, 401, 403, 404, 405, 409, 411, 413, 422, 429, 500, 503})
+ERRORS: Final = frozenset({400, 401, 403, 404, 405, 409, 411, 413, 422, 429, 500, 503})
 
 
 class Reply(BaseModel):
@@ -92,23 +93,19 @@ class NackReply(Reply):
     state: str
     attempt: int
     max_attempts: int
-    rate_limit_until: str | None = None
 
 
 class HeartbeatReply(Reply):
     """The directive of a worker."""
 
     state: str
-    server_time: str
 
 
 class Pagination(Reply):
     """The position of a page in its list."""
 
     total: int
-    total_is_exact: bool = True
     has_more: bool
-    next_cursor: str | None = None
 
 
 class ItemsReply(Reply):
@@ -127,7 +124,7 @@ class RateLimitReply(Reply):
 
 
 def replies(of: type[BaseModel] | None = Reply, status: int = 200) -> dict[Any, Any]:
-    """Return the response types of an endpoint, for the schema."""
+    """Return the response types of an endpoint."""
     return {status: of, ERRORS: ErrorReply}
 
 

@@ -6,8 +6,8 @@ from celery import shared_task
 
 from dispatcher.celery import periodic
 from dispatcher.ojs import cron
+from dispatcher.ojs import webhooks as deliver
 from dispatcher.ojs.models import Subscription, Workflow
-from dispatcher.ojs.webhooks import deliver
 from dispatcher.ojs.workflow import advance as workflows
 from dispatcher.tasks import QUIET
 

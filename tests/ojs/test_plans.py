@@ -17,7 +17,7 @@ from dispatcher.admin.base import MANY
 from dispatcher.conf import RETENTION
 from dispatcher.lifecycle.retention import old
 from dispatcher.models import CallQueue, Queue
-from dispatcher.ojs import retention
+from dispatcher.ojs import extension as retention
 from dispatcher.ojs.enqueue import Bound
 from dispatcher.ojs.events import query
 from dispatcher.ojs.events.query import EventFilter

@@ -20,10 +20,8 @@ from typing import Any, Final
 
 from dispatcher.models import CallQueue, Worker
 from dispatcher.ojs.events import source
-from dispatcher.ojs.events.event import Event, build_event, cursor_at, time_of
-from dispatcher.ojs.events.job import job_events
+from dispatcher.ojs.events.event import Event, build_event, cursor_at, job_events, time_of, workflow_events
 from dispatcher.ojs.events.source import CallFilter, Span
-from dispatcher.ojs.events.workflow import workflow_events
 from dispatcher.ojs.models import EventLogEntry, Workflow
 from dispatcher.ojs.wire import fitting
 from dispatcher.states import State

@@ -33,8 +33,18 @@ from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.pagination import json_bytes
 from dispatcher.ojs.wire import ANSWER_BYTES, Problem, fitting
-from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, NextPart, is_workflow, next_parts
-from dispatcher.ojs.workflow.start import draft, enqueue_request, start_parts
+from dispatcher.ojs.workflow.plan import (
+    GRAPH,
+    STEP,
+    End,
+    NextPart,
+    draft,
+    enqueue_request,
+    is_workflow,
+    next_parts,
+    start_parts,
+)
+from dispatcher.states import TERMINAL
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +87,10 @@ def advance(number: UUID) -> None:
 
 
 def try_advance(number: UUID) -> None:
-    """Advance a workflow; log an error."""
+    """Advance a workflow. An error is logged, and the periodic task tries again: what was recorded before stays."""
     try:
         advance(number)
     except Exception:
-        _check_usable()
         logger.exception(_FAILED, number)
 
 
@@ -122,10 +131,11 @@ def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
     return cancelled, done
 
 
-def workflow_of(call: CallQueue) -> UUID | None:
-    """Return the workflow of a call."""
+def advance_after(call: CallQueue) -> None:
+    """Advance the workflow of a call that has ended; see try_advance."""
     belongs = (job_of(call).envelope or {}).get("workflow")
-    return UUID(belongs["id"]) if belongs else None
+    if belongs and call.state in TERMINAL:
+        try_advance(UUID(belongs["id"]))
 
 
 def parts_of(workflow: Workflow) -> Sequence[Part]:

@@ -19,8 +19,8 @@ from dispatcher.models import CallQueue, Process, Queue, RateLimitKey, Slot
 from dispatcher.ojs import fetch as pull
 from dispatcher.ojs import pull_workers, queues, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.jobs import OjsOptions
 from dispatcher.ojs.models import Job, PullWorker
-from dispatcher.ojs.options import OjsOptions
 from dispatcher.ojs.worker_reports import Progress, RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import State
