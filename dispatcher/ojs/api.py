@@ -232,6 +232,9 @@ def _too_large(message: str) -> Problem:
 
 def _unavailable(error: Exception) -> Problem:
     """Return the response while the database is unavailable, or lacks the functions of this code."""
+    if sql.is_locked(error):
+        message = "Another transaction has locked what this request changes; nothing was changed."
+        return Problem(503, "backend_error", message, is_retryable=True, headers=_SOON)
     if not faults.report(error):
         logger.warning("the database is unavailable: %s", error)
     return Problem(503, "backend_error", "The database is unavailable.", is_retryable=True, headers=_SOON)

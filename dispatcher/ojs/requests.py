@@ -4,9 +4,20 @@ An explicit null means the same as an absent field. Unknown fields are kept wher
 but refused where jobs are selected or limits are set: there a typo would do more, or limit less, than intended.
 """
 
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, LiteralString, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dispatcher.limits.policy import LARGEST
 from dispatcher.limits.turns import MOST_WEIGHT
@@ -23,9 +34,27 @@ class Body(BaseModel):
 
 
 class StrictBody(Body):
-    """A body whose known fields are validated strictly; unknown fields are refused."""
+    """A body whose known fields are validated strictly; unknown ones are refused with the names of those there are."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_fields(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            known = f"is not a field here; there are {', '.join(cls.model_fields)}."
+            found = [(each, each["type"] == "extra_forbidden" and len(each["loc"]) == 1) for each in error.errors()]
+            lines = [
+                InitErrorDetails(
+                    type=PydanticCustomError(cast("LiteralString", each["type"]), known if is_own else each["msg"]),
+                    loc=each["loc"],
+                    input=each["input"],
+                )
+                for each, is_own in found
+            ]
+            raise ValidationError.from_exception_data(cls.__name__, lines) from error
 
 
 class RateIn(StrictBody):

@@ -65,8 +65,8 @@ class ReservedCall:
     holders: list[UUID | None]
 
 
-_PATIENCE: Final = timedelta(seconds=10)
-"""How long a report waits for a call that another transaction has locked: it holds a thread of the web server."""
+PATIENCE: Final = timedelta(seconds=10)
+"""How long a request waits for a row that another transaction has locked: it holds a thread of the web server."""
 
 
 def find(call: UUID) -> ReservedCall | None:
@@ -182,7 +182,7 @@ def _end(
 
     def record(row: ReservedCall, ticket: UUID) -> bool:
         end = Ended(call_id=row.id, ticket=ticket, claim_id=row.claim, ending=decide(row))
-        return bool(ends.record([end], patience=_PATIENCE))
+        return bool(ends.record([end], patience=PATIENCE))
 
     return _end_attempt(call, proof, record, ended)
 

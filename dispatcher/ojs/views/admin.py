@@ -42,6 +42,7 @@ from dispatcher.ojs.wire import (
     the_one,
     without_nulls,
 )
+from dispatcher.ojs.worker_reports import PATIENCE
 from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
 router = Routes(tags=["admin"])
@@ -110,9 +111,9 @@ def get_queue(request: HttpRequest, name: str) -> Answer:
 def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> Answer:
     """Set the bound and the limits of a queue, and who serves it; all of them, or none."""
     limits = _limits(wanted)
-    with sql.atomic():
+    with sql.own_transaction(lock_wait=PATIENCE):
         create_queues([queue_name(name)])
-        _set_up(Queue.objects.get(name=name), wanted)
+        _set_up(Queue.objects.select_for_update(no_key=True).get(name=name), wanted)
         if limits:
             store_limits(name, limits, by=access_of(request).actor())
     engine.dispense_briefly(queues={name}.intersection(dispenser.ready_queues()))
