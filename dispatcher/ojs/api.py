@@ -113,8 +113,7 @@ def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., Ht
             if request.method == "OPTIONS":
                 response: HttpResponseBase = HttpResponse(status=204, content_type=MEDIA_TYPE)
             else:
-                _check_version(request)
-                _check_path(request)
+                _check(request)
                 request.ojs_access = authenticate(request)  # type: ignore[attr-defined]
                 headers = access_of(request).headers
                 if request.method not in SAFE:
@@ -159,13 +158,11 @@ def _head_of(response: HttpResponseBase) -> HttpResponseBase:
     return HttpResponse(status=response.status_code, headers=headers)
 
 
-def _check_version(request: HttpRequest) -> None:
+def _check(request: HttpRequest) -> None:
     wanted = request.headers.get("OJS-Version", VERSION)
     if wanted.split(".")[0] != VERSION.split(".", maxsplit=1)[0]:
         raise Problem(422, "unsupported", f"OJS-Version {wanted!r} is not supported, only {VERSION}.")
 
-
-def _check_path(request: HttpRequest) -> None:
     if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
         raise invalid("path", "must not contain NUL.")
 

@@ -19,6 +19,7 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.history import Actor
+from dispatcher.models import RateLimitKey
 from dispatcher.ojs.models import ApiToken
 from dispatcher.ojs.wire import Problem
 
@@ -131,7 +132,9 @@ def authenticate(request: HttpRequest) -> Access:
         return _authenticate_token(password)
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated:
-        if request.method not in SAFE and _csrf_fails(request):
+        csrf = CsrfViewMiddleware(lambda _: None)  # type: ignore[arg-type]
+        csrf.process_request(request)
+        if request.method not in SAFE and csrf.process_view(request, lambda _: None, (), {}) is not None:  # type: ignore[arg-type, return-value]
             raise Problem(403, "permission_denied", "The CSRF token is missing or invalid: send X-CSRFToken.")
         return Access(
             scopes=tuple(_scopes_of(user)),
@@ -219,7 +222,8 @@ def _find_token(digest: str) -> _Token | None:
 def _spend(name: str) -> dict[str, str]:
     """Count one request against the token's rate limit, if it has one. Raises Problem if it is exhausted or paused."""
     with sql.atomic():
-        if not sql.fetch("lock_key_named", int, {"name": name}):
+        # Its use is counted by a later statement, whose snapshot is newer than the lock.
+        if not RateLimitKey.objects.select_for_update(no_key=True).filter(name=name):
             return {}
         (spent,) = sql.fetch("spend_window", _Spent, {"name": name})
     headers = {}
@@ -239,12 +243,6 @@ def _spend(name: str) -> dict[str, str]:
 
 def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _csrf_fails(request: HttpRequest) -> bool:
-    check = CsrfViewMiddleware(lambda _: None)  # type: ignore[arg-type]
-    check.process_request(request)
-    return check.process_view(request, lambda _: None, (), {}) is not None  # type: ignore[arg-type, return-value]
 
 
 @checks.register("dispatcher")

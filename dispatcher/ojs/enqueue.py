@@ -96,7 +96,7 @@ def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool]
     neither returned, cancelled nor named in an error.
     """
     known = create_queues({each.queue for each in wanted}).values()
-    if not any(queue.is_bounded for queue in known) and not any(
+    if not any(queue.max_depth for queue in known) and not any(
         each.unique or options_of(each.call).id for each in wanted
     ):
         return [Enqueued(call=call, is_new=True) for call in _send([each.call for each in wanted])]
@@ -158,7 +158,8 @@ def _resolve(
     for number, each in enumerate(wanted):
         if (unique := each.unique) is None:
             continue
-        if (found := find_unique(unique.key, _stored(unique.states), unique.period)) is not None:
+        states = {*unique.states, *([State.DISPATCHED.value] if State.ACTIVE in unique.states else [])}
+        if (found := find_unique(unique.key, states, unique.period)) is not None:
             if found.queue != each.queue and not may_send(found.queue):
                 raise DuplicateCall(unique_key=unique.key)
             if unique.on_conflict == "ignore":
@@ -247,7 +248,3 @@ def _duplicate_id(wanted: Sequence[EnqueueRequest], may_send: Callable[[str], bo
 def ojs_state(state: str) -> str:
     """Return the Open Job Spec's state for a state."""
     return State.ACTIVE.value if state == State.DISPATCHED else str(state)
-
-
-def _stored(states: Collection[str]) -> list[str]:
-    return [*states, *([State.DISPATCHED.value] if State.ACTIVE in states else [])]

@@ -96,7 +96,8 @@ def paginate(
     found = list(shown.rows[offset : offset + limit + 1])
     texts = (row.bytes for row in found[:limit]) if large else ()
     count = wire.fitting(texts, ANSWER_BYTES // times) if large else fitting(found[:limit])
-    last = order_values(found[count - 1], order) if len(found) > count else shown.last
+    names = [name.removeprefix("-") for name in order]
+    last = tuple(getattr(found[count - 1], name) for name in names) if len(found) > count else shown.last
     next_cursor = None if last is None else write_cursor(last, order)
     summary |= {"has_more": last is not None, "next_cursor": next_cursor, "per_page": limit}
     return Page(rows=found[:count], pagination=without_nulls(summary))
@@ -122,11 +123,6 @@ def window(
 def json_bytes(field: str) -> Func:
     """Return how many bytes a JSON field of a row takes as a text."""
     return Func(Cast(field, TextField()), function="octet_length", output_field=IntegerField())
-
-
-def order_values(row: Model, order: Sequence[str]) -> tuple[Any, ...]:
-    """Return the order values of a row."""
-    return tuple(getattr(row, name.removeprefix("-")) for name in order)
 
 
 def _after_or_before(order: Sequence[str], values: Sequence[Any], *, is_behind: bool) -> Q:

@@ -39,17 +39,16 @@ def heartbeat(
 ) -> HeartbeatResult:
     """Record that a worker is alive and still runs these calls; return its directive."""
     directive = touch_worker(worker, state=state)
-    params = {
-        "calls": list(calls),
-        "worker": worker_id(worker),
-        "lease": lease,
-        "usual": conf().visibility,
-        "now": None,
-    }
-    kept = sql.fetch("renew_fetch_leases", UUID, params) if params["calls"] else []
+    kept = renew([*calls], worker_id(worker), lease)
     if event_log.is_kept():
         event_log.note([*_heartbeat_events(worker, kept)])
     return HeartbeatResult(directive=directive, kept=kept)
+
+
+def renew(calls: Sequence[UUID], worker: UUID | None, lease: timedelta | None = None) -> list[UUID]:
+    """Renew the leases of these calls that a worker holds, None without a name; return them."""
+    params = {"calls": calls, "worker": worker, "lease": lease, "usual": conf().visibility, "now": None}
+    return sql.fetch("renew_fetch_leases", UUID, params) if calls else []
 
 
 def _heartbeat_events(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from dispatcher import lanes, sql
@@ -14,16 +13,6 @@ QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
 """A queue's name (ojs-core, section 5.3)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StoredQueue:
-    """The row of a queue: who serves it, and whether it takes a bounded number of calls."""
-
-    name: str
-    delivery: str
-    is_undecided: bool
-    is_bounded: bool
-
-
 def queue_name(value: str) -> str:
     """Return a valid queue name from a path. Raises Problem."""
     if not QUEUE.fullmatch(value):
@@ -31,7 +20,7 @@ def queue_name(value: str) -> str:
     return value
 
 
-def create_queues(names: Collection[str]) -> Mapping[str, StoredQueue]:
+def create_queues(names: Collection[str]) -> Mapping[str, Queue]:
     """Create the rows of queues that are named for the first time, and return those of the others by name."""
     known = _find(names)
     for name in sorted(set(names) - known.keys()):
@@ -52,5 +41,5 @@ def assign_queues(names: Collection[str]) -> list[str]:
     return [name for name in names if name in found and found[name].delivery != Delivery.HTTP]
 
 
-def _find(names: Collection[str]) -> dict[str, StoredQueue]:
-    return {queue.name: queue for queue in sql.fetch_checked("find_queues", StoredQueue, {"names": list(names)})}
+def _find(names: Collection[str]) -> dict[str, Queue]:
+    return {queue.name: queue for queue in sql.fetch_checked("find_queues", Queue, {"names": list(names)})}

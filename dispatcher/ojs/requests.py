@@ -4,57 +4,17 @@ An explicit null means the same as an absent field. Unknown fields are kept wher
 but refused where jobs are selected or limits are set: there a typo would do more, or limit less, than intended.
 """
 
-from typing import Annotated, Any, Final, Literal, LiteralString, Self, cast
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from dispatcher.limits.policy import LARGEST
 from dispatcher.limits.turns import MOST_WEIGHT
 from dispatcher.ojs import fields
+from dispatcher.ojs.fields import Body, StrictBody
 
 UNIQUE_FIELDS: Final = frozenset({"type", "queue", "args", "meta"})
 """The fields of a job that may decide whether it is unique."""
-
-
-class Body(BaseModel):
-    """A body whose known fields are validated strictly; unknown fields are allowed."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
-
-class StrictBody(Body):
-    """A body whose known fields are validated strictly; unknown ones are refused with the names of those there are."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _name_fields(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            return handler(value)
-        except ValidationError as error:
-            known = f"is not a field here; there are {', '.join(cls.model_fields)}."
-            found = [(each, each["type"] == "extra_forbidden" and len(each["loc"]) == 1) for each in error.errors()]
-            lines = [
-                InitErrorDetails(
-                    type=PydanticCustomError(cast("LiteralString", each["type"]), known if is_own else each["msg"]),
-                    loc=each["loc"],
-                    input=each["input"],
-                )
-                for each, is_own in found
-            ]
-            raise ValidationError.from_exception_data(cls.__name__, lines) from error
 
 
 class RateIn(StrictBody):
@@ -420,8 +380,3 @@ class SubscriptionPatch(Body):
     url: fields.Url | None = None
     events: fields.EventTypes | None = None
     active: bool | None = None
-
-
-def given_fields(body: BaseModel | None) -> dict[str, Any]:
-    """Return the fields of a body that were given and are not null."""
-    return {} if body is None else body.model_dump(exclude_none=True, exclude_unset=True)

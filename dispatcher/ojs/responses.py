@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from ninja import Router
 from ninja.constants import NOT_SET
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 Answer = dict[str, Any]
 View = TypeVar("View", bound=Callable[..., Any])
+Shown = TypeVar("Shown")
 
 ERRORS: Final = frozenset({400, 401, 403, 404, 405, 409, 411, 413, 422, 429, 500, 503})
 
@@ -52,45 +53,33 @@ class Job(JobSummary):
     created_at: str
 
 
-class JobReply(Reply):
+class One(Reply, Generic[Shown]):
     """One job."""
 
-    job: Job
+    job: Shown
 
 
-class JobsReply(Reply):
+class Many(Reply, Generic[Shown]):
     """Jobs."""
 
-    jobs: list[Job]
+    jobs: list[Shown]
 
 
-class JobOrSummaryReply(Reply):
-    """A job; only its summary without the scope `read`."""
-
-    job: Job | JobSummary
-
-
-class JobsOrSummariesReply(Reply):
-    """Jobs; an existing one only as its summary without the scope `read`."""
-
-    jobs: list[Job | JobSummary]
+JobOrSummary = Job | JobSummary
+"""A job; only its summary without the scope `read`, where another has sent it."""
 
 
 class AckReply(Reply):
-    """A completed job."""
+    """A job after a report."""
 
-    acknowledged: bool
     id: str
     job_id: str
     state: str
 
 
-class NackReply(Reply):
+class NackReply(AckReply):
     """A job that failed, or was returned to its queue."""
 
-    id: str
-    job_id: str
-    state: str
     attempt: int
     max_attempts: int
 

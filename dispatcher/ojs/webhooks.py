@@ -25,7 +25,6 @@ from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue
 from dispatcher.ojs.errors import WebhookRefused
 from dispatcher.ojs.events.query import EventFilter, after
-from dispatcher.ojs.events.source import posts_among
 from dispatcher.ojs.models import Subscription
 from dispatcher.request import Call
 
@@ -102,7 +101,8 @@ def _send(subscription: Subscription, events: list[dict[str, Any]]) -> int:
 def _without_own_posts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out events of posts, whose delivery would cause further events without end."""
     jobs = {str(event["data"]["job_id"]) for event in events if "job_id" in event["data"]}
-    posts = posts_among(jobs, _POST)
+    found = CallQueue.objects.filter(id__in=jobs, task=_POST)
+    posts = {str(number) for number in found.values_list("id", flat=True)}
     return [
         event
         for event in events

@@ -3,7 +3,7 @@
 A fetched call is fenced by its ticket: a late report, or another worker's, changes nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final, TypedDict, Unpack
@@ -151,8 +151,9 @@ def record_progress(call: UUID, reached: Progress, **proof: Unpack[Proof]) -> di
     held = {"ticket": ticket, "attempt": nth, "worker": name}
     with sql.atomic():
         kept = sql.fetch("store_progress", dict, {"call": call, **held, **asdict(reached)})
-        if kept and (ticket or name):
-            _renew_lease(call, [holder for holder in _holders(call) if ticket or holder == name])
+        for holder in _holders(call) if kept and (ticket or name) else ():
+            if ticket or holder == name:
+                pull_workers.renew([call], holder)
     if kept:
         return kept[0]
     if not any(held.values()) or _get(call).state != State.ACTIVE:
@@ -163,13 +164,6 @@ def record_progress(call: UUID, reached: Progress, **proof: Unpack[Proof]) -> di
 def _holders(call: UUID) -> Collection[UUID | None]:
     held = find(call)
     return held.holders if held else ()
-
-
-def _renew_lease(call: UUID, holders: Iterable[UUID | None]) -> None:
-    """Renew the leases of these holders; the caller has locked the call."""
-    for holder in holders:
-        params = {"calls": [call], "worker": holder, "lease": None, "usual": conf().visibility, "now": None}
-        sql.fetch("renew_fetch_leases", UUID, params)
 
 
 def _end(

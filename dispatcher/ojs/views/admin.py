@@ -1,7 +1,7 @@
 """Endpoints for administrators (ojs-admin-api, ojs-backpressure, ojs-fair-scheduling)."""
 
 from collections.abc import Callable, Sequence, Sized
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from time import monotonic
 from typing import Final
@@ -18,12 +18,13 @@ from dispatcher.models import CallQueue, Queue, Slot, Worker
 from dispatcher.ojs import job_query, pull_workers
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state
+from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED, JobsIn
 from dispatcher.ojs.models import PullWorker
 from dispatcher.ojs.pagination import ROW_LIMIT, PageIn, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
-from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn, given_fields
+from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn
 from dispatcher.ojs.responses import Answer, ItemsReply, Routes, replies
 from dispatcher.ojs.views.jobs import find
 from dispatcher.ojs.views.queues import (
@@ -48,13 +49,6 @@ from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 router = Routes(tags=["admin"])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _StateCount:
-    state: str
-    calls: int
-    last_minute: int
-
-
 _SILENT = timedelta(seconds=30)
 """A worker without a heartbeat for this long is stale (ojs-worker-protocol)."""
 _BATCH = 50
@@ -68,21 +62,16 @@ _MOVABLE: Final = {"retry": TERMINAL, "cancel": _NOT_STARTED, "delete": TERMINAL
 @router.get("/admin/stats", auth=READ)
 def stats(request: HttpRequest) -> Answer:
     """Count queues, workers and jobs; counts end at `counts_up_to`."""
-    jobs = {str(state): 0 for state in State if state is not State.DISPATCHED}
-    ended = dict.fromkeys(jobs, 0)
-    for row in sql.fetch_in_order("count_states", _StateCount, {"most": ROW_LIMIT}):
-        jobs[row.state] = min(jobs[row.state] + row.calls, ROW_LIMIT)
-        ended[row.state] += row.last_minute
+    with sql.own_transaction(in_order=True):
+        jobs = {state.value: job_query.count(state) for state in State if state is not State.DISPATCHED}
+        ended = [job_query.count_last_minute(state) for state in (State.COMPLETED, State.DISCARDED)]
     celery = Worker.objects.filter(serves_until__gt=sql.now())
     pulling = PullWorker.objects.filter(seen_at__gt=sql.now() - _SILENT)
     return {
         "queues": Queue.objects.all()[:ROW_LIMIT].count(),
         "workers": pulling[:ROW_LIMIT].count() + celery[:ROW_LIMIT].count(),
         "jobs": jobs,
-        "throughput": {
-            "processed_per_minute": ended[State.COMPLETED],
-            "failed_per_minute": ended[State.DISCARDED],
-        },
+        "throughput": dict(zip(("processed_per_minute", "failed_per_minute"), ended, strict=True)),
         "counts_up_to": ROW_LIMIT,
     }
 
@@ -128,10 +117,9 @@ def purge(request: HttpRequest, name: str, wanted: PurgeIn) -> Answer:
     """
     _confirm(wanted)
     before = parse_time("older_than", wanted.older_than)
-    ended = job_query.find_ended(name, [state for state in wanted.states if state in TERMINAL], before)
-    states = sorted({*map(str, _NOT_STARTED)}.intersection(wanted.states))
-    params = {"queue": name, "states": states, "most": MAX_MOVED}
-    waiting = [] if before or not states else sql.fetch("find_cancellable", UUID, params)
+    ended = job_query.find_in_queue(name, [state for state in wanted.states if state in TERMINAL], before)
+    states = [] if before else sorted({*map(str, _NOT_STARTED)}.intersection(wanted.states))
+    waiting = job_query.find_in_queue(name, states)
     until = monotonic() + _BUDGET_S
     tried, cancelled = _by_batches(waiting, api.cancel, until)
     tried_ended, deleted = _by_batches(ended, _delete, until)

@@ -6,11 +6,12 @@ from pydantic import ValidationError
 
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.cron import register_cron, set_cron_enabled
+from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
 from dispatcher.ojs.pagination import PageIn, QueryString, paginate
 from dispatcher.ojs.queues import create_queues
-from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
+from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn
 from dispatcher.ojs.responses import Answer, Routes, replies
 from dispatcher.ojs.wire import invalid, the_one, without_nulls
 
@@ -52,7 +53,7 @@ def register(request: HttpRequest, wanted: CronIn) -> Status[Answer]:
         is_enabled=wanted.enabled is not False,
     )
     is_new = register_cron(cron)
-    return Status(201 if is_new else 200, _body(wanted.name))
+    return Status(201 if is_new else 200, get_cron(request, wanted.name))
 
 
 @router.get("/cron", auth=READ)
@@ -70,20 +71,21 @@ def list_all(request: HttpRequest, page: Query[PageIn], wanted: Query[CronsIn]) 
 @router.get("/cron/{name}", auth=READ)
 def get_cron(request: HttpRequest, name: str) -> Answer:
     """Show a cron."""
-    return _body(name)
+    written = _render(the_one(Cron.objects.filter(name=name), "cron", name))
+    return {"cron_job": written, "cron": written}
 
 
 @router.patch("/cron/{name}", auth=ADMIN)
 def switch(request: HttpRequest, name: str, wanted: CronPatch) -> Answer:
     """Enable or disable a cron."""
     set_cron_enabled(name, is_enabled=wanted.enabled)
-    return _body(name)
+    return get_cron(request, name)
 
 
 @router.delete("/cron/{name}", auth=ADMIN)
 def remove(request: HttpRequest, name: str) -> Answer:
     """Delete a cron; the jobs that it has sent stay."""
-    body = _body(name)
+    body = get_cron(request, name)
     Cron.objects.filter(name=name).delete()
     return {**body, "deleted": True, "name": name}
 
@@ -106,11 +108,6 @@ def _job(wanted: CronIn) -> JobIn:
     except ValidationError as error:
         first = error.errors()[0]
         raise invalid(".".join(map(str, first["loc"])), first["msg"]) from error
-
-
-def _body(name: str) -> Answer:
-    written = _render(the_one(Cron.objects.filter(name=name), "cron", name))
-    return {"cron_job": written, "cron": written}
 
 
 def _render(cron: Cron) -> Answer:

@@ -5,6 +5,7 @@ Dead letters are jobs that are out of attempts and asked to be kept.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from math import isfinite, nan
@@ -26,21 +27,12 @@ from dispatcher.ojs.enqueue import Enqueued, EnqueueRequest, enqueue, ojs_state
 from dispatcher.ojs.errors import QueueFull
 from dispatcher.ojs.job import MAX_META_BYTES, json_size, read_job, write_job
 from dispatcher.ojs.job_query import LettersIn
-from dispatcher.ojs.jobs import job_of
+from dispatcher.ojs.jobs import job_of, with_options
 from dispatcher.ojs.long_poll import disconnect, reserve_wait
 from dispatcher.ojs.pagination import PageIn, window
-from dispatcher.ojs.permissions import require_send, visible_job, with_sender
+from dispatcher.ojs.permissions import require_send, visible_job
 from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
-from dispatcher.ojs.responses import (
-    Answer,
-    ItemsReply,
-    JobOrSummaryReply,
-    JobReply,
-    JobsOrSummariesReply,
-    JobsReply,
-    Routes,
-    replies,
-)
+from dispatcher.ojs.responses import Answer, ItemsReply, Job, JobOrSummary, Many, One, Routes, replies
 from dispatcher.ojs.views.workers import proof, rejected
 from dispatcher.ojs.wire import Problem, conflict, invalid, is_admins, job_body, missing, parse_id, the_one
 from dispatcher.reports import why_in_words
@@ -53,7 +45,7 @@ _POLL_S = 0.1
 _ORDER: Final = ("-finished_at", "-id")
 
 
-@router.post("/jobs", response=replies(JobReply, 201) | {200: JobOrSummaryReply})
+@router.post("/jobs", response=replies(One[Job], 201) | {200: One[JobOrSummary]})
 def enqueue_job(request: HttpRequest, response: HttpResponse, job: JobIn) -> Any:
     """Send one job (PUSH)."""
     wanted = read_job(job)
@@ -70,7 +62,7 @@ def enqueue_job(request: HttpRequest, response: HttpResponse, job: JobIn) -> Any
     return Status(201, body)
 
 
-@router.post("/jobs/batch", response=replies(JobsOrSummariesReply, 201))
+@router.post("/jobs/batch", response=replies(Many[JobOrSummary], 201))
 def enqueue_jobs(request: HttpRequest, batch: BatchIn) -> Status[Answer]:
     """Send jobs, all or none (PUSH)."""
     paths = {f"jobs.{number}.": job for number, job in enumerate(batch.jobs)}
@@ -82,7 +74,7 @@ def enqueue_jobs(request: HttpRequest, batch: BatchIn) -> Status[Answer]:
 
 
 @router.get("/admin/jobs/{job_id}")
-@router.get("/jobs/{job_id}", response=replies(JobReply))
+@router.get("/jobs/{job_id}", response=replies(One[Job]))
 def info(request: HttpRequest, job_id: str) -> Answer:
     """Show a job (INFO)."""
     call = find_for(request, "read", job_id)
@@ -91,7 +83,7 @@ def info(request: HttpRequest, job_id: str) -> Answer:
 
 
 @router.post("/admin/jobs/{job_id}/cancel", auth=ADMIN)
-@router.delete("/jobs/{job_id}", response=replies(JobOrSummaryReply))
+@router.delete("/jobs/{job_id}", response=replies(One[JobOrSummary]))
 def cancel(request: HttpRequest, job_id: str) -> Answer:
     """Cancel a job, also one that a worker has fetched (CANCEL); not one that has ended, or runs in Celery."""
     call = find_for(request, "send", job_id)
@@ -103,7 +95,7 @@ def cancel(request: HttpRequest, job_id: str) -> Answer:
     return job_body(request, visible_job(access_of(request), ended) | {"previous_state": ojs_state(call.state)})
 
 
-@router.post("/jobs/{job_id}/activate", response=replies(JobOrSummaryReply))
+@router.post("/jobs/{job_id}/activate", response=replies(One[JobOrSummary]))
 def activate(request: HttpRequest, job_id: str) -> Answer:
     """Make a pending job available; a repeated request returns the job unchanged."""
     call = find_for(request, "send", job_id)
@@ -140,7 +132,7 @@ def get_progress(request: HttpRequest, response: HttpResponse, job_id: str) -> A
 
 
 @router.get("/admin/dead-letter", response=replies(ItemsReply), auth=READ)
-@router.get("/dead-letter", response=replies(JobsReply), auth=READ)
+@router.get("/dead-letter", response=replies(Many[Job]), auth=READ)
 def letters(request: HttpRequest, page: Query[PageIn], wanted: Query[LettersIn]) -> Answer:
     """List the dead letters, latest first; `queue` and `type` filter them."""
     rows, (name, default) = wanted.filter(_dead()), ("items", 20) if is_admins(request) else ("jobs", 50)
@@ -165,7 +157,7 @@ def stats(request: HttpRequest) -> Answer:
     }
 
 
-@router.get("/dead-letter/{job_id}", response=replies(JobReply))
+@router.get("/dead-letter/{job_id}", response=replies(One[Job]))
 def letter(request: HttpRequest, job_id: str) -> Answer:
     """Show a dead letter."""
     call = _find_letter(job_id)
@@ -174,7 +166,7 @@ def letter(request: HttpRequest, job_id: str) -> Answer:
 
 
 @router.post("/admin/dead-letter/{job_id}/retry", auth=ADMIN)
-@router.post("/dead-letter/{job_id}/retry", response=replies(JobOrSummaryReply))
+@router.post("/dead-letter/{job_id}/retry", response=replies(One[JobOrSummary]))
 def retry(request: HttpRequest, job_id: str) -> Answer:
     """Make a dead letter wait again, from attempt 0; its errors are kept."""
     call, access = _find_letter(job_id), access_of(request)
@@ -213,7 +205,7 @@ def _render(access: Access, enqueued: Enqueued) -> Answer:
 def _enqueue(request: HttpRequest, wanted: Sequence[EnqueueRequest]) -> list[Enqueued]:
     """Send jobs; if a full queue blocks, wait as long as the client asks for."""
     access = access_of(request)
-    wanted = [with_sender(access.name, each) for each in wanted]
+    wanted = [replace(each, call=with_options(each.call, sender=access.name)) for each in wanted]
     with reserve_wait(request, _block_time(request)) as granted:
         until = monotonic() + granted.total_seconds()
         while True:

@@ -17,12 +17,13 @@ from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import ojs_state
 from dispatcher.ojs.fetch import FetchRequest, ordered
+from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_job
 from dispatcher.ojs.long_poll import reserve_wait
 from dispatcher.ojs.models import Pool, PullWorker
 from dispatcher.ojs.queues import assign_queues
-from dispatcher.ojs.requests import AckIn, FetchIn, HeartbeatIn, NackIn, Proof, Report, given_fields
-from dispatcher.ojs.responses import AckReply, Answer, HeartbeatReply, JobsReply, NackReply, Reply, Routes, replies
+from dispatcher.ojs.requests import AckIn, FetchIn, HeartbeatIn, NackIn, Proof, Report
+from dispatcher.ojs.responses import AckReply, Answer, HeartbeatReply, Job, Many, NackReply, Reply, Routes, replies
 from dispatcher.ojs.wire import Problem, conflict, missing, parse_id, parse_time, without_nulls
 from dispatcher.ojs.worker_reports import RejectedReport, ReservedCall
 from dispatcher.ojs.workflow.advance import advance_after
@@ -36,7 +37,7 @@ _REASON: Final = 200
 _DRAINING = {"drain": "quiet", "draining": "quiet", "quiet": "quiet", "terminate": "terminate"}
 
 
-@router.post("/workers/fetch", response=replies(JobsReply))
+@router.post("/workers/fetch", response=replies(Many[Job]))
 def fetch_jobs(request: HttpRequest, response: HttpResponse, wanted: FetchIn) -> Answer:
     """Start jobs for a worker (FETCH)."""
     access = access_of(request)

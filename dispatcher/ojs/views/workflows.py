@@ -12,14 +12,14 @@ from ninja import Status
 from pydantic import BaseModel, ValidationError
 
 from dispatcher.celery.schedule import ensure_periodic
-from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state, validation_errors
+from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import json_size, read_job, write_error
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.permissions import require_send
-from dispatcher.ojs.requests import JobIn, WorkflowIn, given_fields
+from dispatcher.ojs.requests import JobIn, WorkflowIn
 from dispatcher.ojs.responses import Answer, Routes, replies
 from dispatcher.ojs.wire import ANSWER_BYTES, Problem, conflict, fitting, parse_id, the_one, without_nulls
 from dispatcher.ojs.workflow.advance import ADVANCE, EVERY, cancel_workflow, parts_of, start_workflow, try_advance
@@ -49,8 +49,11 @@ def create(request: HttpRequest, response: HttpResponse, wanted: WorkflowIn) -> 
     _refuse([fault for path, job in jobs.items() for fault in _faults_of_model(JobIn, job, path)])
     calls = {f"{path}.": read_job(JobIn.model_validate(job), f"{path}.") for path, job in jobs.items()}
     require_send(access_of(request), calls)
-    wrong = validation_errors([*calls.values()])
-    _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
+    wrong, faults = validation_errors([*calls.values()]), list[tuple[str, str]]()
+    for path, fault in ((path, wrong[place]) for place, path in enumerate(calls) if place in wrong):
+        field = fault.field if fault.field in ("args", "meta") else f"options.{fault.field}"
+        faults.append((f"{path}{field}", str(fault).removeprefix(f"{fault.field}: ")))
+    _refuse(faults)
     made = start_workflow(plan)
     ensure_periodic(ADVANCE, EVERY)
     response["Location"] = f"{request.path}/{made.id}"
@@ -151,11 +154,6 @@ def _faults_of_model(model: type[BaseModel], part: Mapping[str, Any], path: str)
     except ValidationError as error:
         return [(".".join([path, *map(str, each["loc"])]), each["msg"]) for each in error.errors()]
     return []
-
-
-def _fault_of_call(path: str, fault: FieldInvalid) -> tuple[str, str]:
-    field = fault.field if fault.field in ("args", "meta") else f"options.{fault.field}"
-    return f"{path}{field}", str(fault).removeprefix(f"{fault.field}: ")
 
 
 def _find(number: str) -> Workflow:

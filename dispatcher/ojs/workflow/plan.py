@@ -8,7 +8,7 @@ from dispatcher import sql
 from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, enqueue
 from dispatcher.ojs.job import read_job
-from dispatcher.ojs.jobs import options_of
+from dispatcher.ojs.jobs import options_of, with_options
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.requests import JobIn
 
@@ -200,6 +200,5 @@ def enqueue_request(each: NextPart) -> EnqueueRequest:
     """Return the request that sends the job of a part. Raises Problem or ValidationError."""
     job = read_job(JobIn.model_validate(each.plan))
     belongs = {"workflow": {"id": str(each.workflow.id), "results": dict(each.results)}}
-    given = options_of(job.call)
-    options = replace(given, envelope={**(given.envelope or {}), **belongs}, sender=f"workflow:{each.workflow.id}")
-    return replace(job, call=replace(job.call, extras=options))
+    envelope = {**(options_of(job.call).envelope or {}), **belongs}
+    return replace(job, call=with_options(job.call, envelope=envelope, sender=f"workflow:{each.workflow.id}"))
