@@ -5,10 +5,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
+
 from dispatcher import extension, sql
 from dispatcher.conf import RETENTION, conf
 from dispatcher.lifecycle.retention import WORKERS_KEPT
 from dispatcher.lifecycle.retention.old import delete_old
+from dispatcher.models import Process
 from dispatcher.ojs import enqueue, event_log, jobs, pull_workers
 from dispatcher.ojs.jobs import OjsOptions
 from dispatcher.ojs.models import EventLogEntry, PullWorker, Workflow
@@ -23,7 +26,9 @@ _WORKFLOWS = 100
 
 def delete_workers(*, now: datetime | None = None) -> int:
     """Delete the rows of workers that fetch and have been gone for a day, and marks that they left; return how many."""
-    sql.change("delete_marks", {"retention": _MARKS_KEPT, "now": now})
+    # What a process left that has died: it marks its fetches that wait (see mark_waiting).
+    old = Q(idle_at=None) | Q(idle_at__lt=(now or sql.now()) - _MARKS_KEPT)
+    Process.objects.filter(old, worker_id=None).delete()
     workers = PullWorker.objects.all()
     return delete_old([(workers, WORKERS_KEPT)], "seen_at", conf().cleanup_budget, now)
 

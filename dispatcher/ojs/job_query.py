@@ -71,12 +71,7 @@ def list_jobs(wanted: JobsIn) -> tuple[QuerySet[CallQueue], Sequence[str], Query
 
 
 def page(
-    wanted: PageIn,
-    calls: QuerySet[CallQueue],
-    *,
-    order: Sequence[str],
-    among: QuerySet[CallQueue] | None,
-    default: int,
+    wanted: PageIn, calls: QuerySet[CallQueue], *, order: Sequence[str], among: QuerySet[CallQueue] | None, default: int
 ) -> Page:
     """Return the requested page of calls, with their jobs: as many as an answer has room for; see paginate."""
     found = paginate(

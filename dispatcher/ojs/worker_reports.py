@@ -83,11 +83,7 @@ def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) ->
 
 
 def nack(
-    call: UUID | ReservedCall,
-    error: Reported,
-    *,
-    may_retry: bool | None = None,
-    **proof: Unpack[Proof],
+    call: UUID | ReservedCall, error: Reported, *, may_retry: bool | None = None, **proof: Unpack[Proof]
 ) -> CallQueue | RejectedReport:
     """Record that an attempt failed: the call is retried by its policy, or ends.
 
@@ -167,10 +163,7 @@ def _holders(call: UUID) -> Collection[UUID | None]:
 
 
 def _end(
-    call: UUID | ReservedCall,
-    proof: Proof,
-    decide: Callable[[ReservedCall], Ending],
-    ended: Collection[State] = (),
+    call: UUID | ReservedCall, proof: Proof, decide: Callable[[ReservedCall], Ending], ended: Collection[State] = ()
 ) -> CallQueue | RejectedReport:
     """End the attempt of a fetched call as `decide` says; see _end_attempt."""
 
@@ -182,10 +175,7 @@ def _end(
 
 
 def _end_attempt(
-    call: UUID | ReservedCall,
-    proof: Proof,
-    end: Callable[[ReservedCall, UUID], bool],
-    ended: Collection[State] = (),
+    call: UUID | ReservedCall, proof: Proof, end: Callable[[ReservedCall, UUID], bool], ended: Collection[State] = ()
 ) -> CallQueue | RejectedReport:
     """End the attempt of a fetched call if the reporting worker holds it, and free its room.
 

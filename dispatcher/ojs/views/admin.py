@@ -26,23 +26,9 @@ from dispatcher.ojs.pagination import ROW_LIMIT, PageIn, paginate
 from dispatcher.ojs.queues import create_queues, queue_name
 from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn
 from dispatcher.ojs.responses import Answer, ItemsReply, Routes, replies
+from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.jobs import find
-from dispatcher.ojs.views.queues import (
-    LIST_COUNT_LIMIT,
-    Counts,
-    count_calls,
-    queue_states,
-    render_queue,
-    store_limits,
-)
-from dispatcher.ojs.wire import (
-    conflict,
-    invalid,
-    missing,
-    parse_time,
-    the_one,
-    without_nulls,
-)
+from dispatcher.ojs.wire import conflict, invalid, missing, parse_time, the_one, without_nulls
 from dispatcher.ojs.worker_reports import PATIENCE
 from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
@@ -81,16 +67,16 @@ def list_queues(request: HttpRequest, page: Query[PageIn]) -> Answer:
     """List the queues, with the number of jobs in each state."""
     found = paginate(page, Queue.objects.all(), order=["name"], default=20)
     names = [queue.name for queue in found.rows]
-    states, counts = queue_states(names), count_calls(names)
+    states, counts = queues.queue_states(names), queues.count_calls(names)
     items = [_queue(queue, counts[queue.name], states[queue.name]) for queue in found.rows]
-    return {"items": items, "counts_up_to": LIST_COUNT_LIMIT, "pagination": found.pagination}
+    return {"items": items, "counts_up_to": queues.LIST_COUNT_LIMIT, "pagination": found.pagination}
 
 
 @router.get("/admin/queues/{name}", auth=READ)
 def get_queue(request: HttpRequest, name: str) -> Answer:
     """Show the statistics and the configuration of a queue."""
     queue = the_one(Queue.objects.filter(name=name), "queue", name)
-    body = _queue(queue, count_calls([name], most=ROW_LIMIT)[name], queue_states([name])[name])
+    body = _queue(queue, queues.count_calls([name], most=ROW_LIMIT)[name], queues.queue_states([name])[name])
     pressure = {"max_depth": queue.max_depth or 0, "strategy": queue.on_full, "warning_threshold": queue.warn_at}
     settings = {"backpressure": pressure, "delivery": queue.delivery, "weight": queue.weight}
     return {**body, "counts_up_to": ROW_LIMIT, "configuration": settings}
@@ -104,7 +90,7 @@ def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> Answer:
         create_queues([queue_name(name)])
         _set_up(Queue.objects.select_for_update(no_key=True).get(name=name), wanted)
         if limits:
-            store_limits(name, limits, by=access_of(request).actor())
+            queues.store_limits(name, limits, by=access_of(request).actor())
     engine.dispense_briefly(queues={name}.intersection(dispenser.ready_queues()))
     return get_queue(request, name)
 
@@ -258,7 +244,7 @@ def _limits(wanted: QueueConfigIn) -> Answer:
     return given | named
 
 
-def _queue(queue: Queue, numbers: Counts, state: str) -> Answer:
+def _queue(queue: Queue, numbers: queues.Counts, state: str) -> Answer:
     counts = asdict(numbers)
     named = ("available", "active", "scheduled", "retryable", "completed", "discarded", "cancelled")
     throughput = {
@@ -266,7 +252,7 @@ def _queue(queue: Queue, numbers: Counts, state: str) -> Answer:
         "failed_per_minute": numbers.failed_last_minute,
     }
     shown = {"counts": {name: counts[name] for name in named}, "throughput": throughput}
-    return {**render_queue(queue), "state": state, "paused": state == "paused", **shown}
+    return {**queues.render_queue(queue), "state": state, "paused": state == "paused", **shown}
 
 
 def _workers(found: Sequence[PullWorker]) -> list[Answer]:

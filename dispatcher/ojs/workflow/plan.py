@@ -1,4 +1,4 @@
-"""The plans of workflows: their parts, and which start next. No queries."""
+"""The plans of workflows: their parts, which of them start next, and how: those that start together, together."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
