@@ -6,11 +6,11 @@ from pydantic import ValidationError
 
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.cron import register_cron, set_cron_enabled
+from dispatcher.ojs.enqueue import create_queues
 from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
 from dispatcher.ojs.pagination import PageIn, QueryString, paginate
-from dispatcher.ojs.queues import create_queues
 from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn
 from dispatcher.ojs.responses import Answer, Routes, replies
 from dispatcher.ojs.wire import invalid, the_one, without_nulls

@@ -15,13 +15,12 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch, pull_workers, worker_reports
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.auth import Access
-from dispatcher.ojs.enqueue import ojs_state
+from dispatcher.ojs.enqueue import assign_queues, ojs_state
 from dispatcher.ojs.fetch import FetchRequest, ordered
 from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_job
 from dispatcher.ojs.long_poll import reserve_wait
 from dispatcher.ojs.models import Pool, PullWorker
-from dispatcher.ojs.queues import assign_queues
 from dispatcher.ojs.requests import AckIn, FetchIn, HeartbeatIn, NackIn, Proof, Report
 from dispatcher.ojs.responses import AckReply, Answer, HeartbeatReply, Job, Many, NackReply, Reply, Routes, replies
 from dispatcher.ojs.wire import Problem, conflict, missing, parse_id, parse_time, without_nulls
