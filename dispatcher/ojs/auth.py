@@ -132,10 +132,11 @@ def authenticate(request: HttpRequest) -> Access:
         return _authenticate_token(password)
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated:
-        csrf = CsrfViewMiddleware(lambda _: None)  # type: ignore[arg-type]
-        csrf.process_request(request)
-        if request.method not in SAFE and csrf.process_view(request, lambda _: None, (), {}) is not None:  # type: ignore[arg-type, return-value]
-            raise Problem(403, "permission_denied", "The CSRF token is missing or invalid: send X-CSRFToken.")
+        if request.method not in SAFE:
+            check = CsrfViewMiddleware(lambda _: None)  # type: ignore[arg-type]
+            check.process_request(request)
+            if check.process_view(request, lambda _: None, (), {}) is not None:  # type: ignore[arg-type, return-value]
+                raise Problem(403, "permission_denied", "The CSRF token is missing or invalid: send X-CSRFToken.")
         return Access(
             scopes=tuple(_scopes_of(user)),
             name=user.get_username(),
@@ -197,13 +198,8 @@ def _authenticate_token(token: str) -> Access:
         credentials=digest,
         is_known=True,
         headers=_spend(name) if known.is_limited else {},
-        current_scopes=partial(_scopes_of_token, digest),
+        current_scopes=lambda: found.scopes if (found := _find_token(digest)) else (),
     )
-
-
-def _scopes_of_token(digest: str) -> Sequence[str]:
-    known = _find_token(digest)
-    return () if known is None else known.scopes
 
 
 def _password(credentials: str) -> str:

@@ -33,7 +33,6 @@ from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
 router = Routes(tags=["admin"])
 
-
 _SILENT = timedelta(seconds=30)
 """A worker without a heartbeat for this long is stale (ojs-worker-protocol)."""
 _BATCH = 50
