@@ -16,6 +16,7 @@ from kombu.utils import json as celery_json
 
 from dispatcher.errors import CallInvalid, FieldInvalid
 from dispatcher.extension import HTTP_MISSING, registered
+from dispatcher.limits.turns import MOST_WEIGHT
 from dispatcher.states import Delivery
 
 KEY_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*$"
@@ -102,8 +103,8 @@ def queue_delivery(delivery: str) -> None:
 
 
 def queue_weight(weight: int, delivery: str) -> None:
-    """Refuse a weight for a queue that Celery workers do not take from PostgreSQL."""
-    if weight != 1 and delivery != Delivery.DIRECT:
+    """Refuse a weight out of bounds, and one for a queue that Celery workers do not take from PostgreSQL."""
+    if whole("weight", weight, 1, MOST_WEIGHT) != 1 and delivery != Delivery.DIRECT:
         raise CallInvalid(
             "weight",
             f"{weight!r} has an effect with direct delivery only: otherwise the broker, or the worker that fetches, "

@@ -10,8 +10,8 @@ from dispatcher import engine
 from dispatcher.lifecycle import retention, schedule
 from dispatcher.lifecycle.take import Taker, take
 from dispatcher.ojs import enqueue
-from dispatcher.ojs import retention as ojs_retention
-from dispatcher.ojs.webhooks import deliver
+from dispatcher.ojs import extension as ojs_retention
+from dispatcher.ojs import webhooks as deliver
 from dispatcher.ojs.workflow import advance
 from dispatcher.states import State
 

@@ -490,7 +490,7 @@ class Migration(migrations.Migration):
                         name="queue_delivery_is_known",
                     ),
                     models.CheckConstraint(
-                        condition=models.Q(("weight__range", (1, 1000))), name="queue_weight_is_known"
+                        condition=models.Q(("weight__range", (1, 1000))), name="queue_weight_is_1_to_1000"
                     ),
                     models.CheckConstraint(
                         condition=models.Q(

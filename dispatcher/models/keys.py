@@ -1,11 +1,13 @@
 """Models of keys: their limits and state, and the starts that count against their rates."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from dispatcher import validate
+from dispatcher.limits.policy import HEAVIEST
 from dispatcher.managers import RateLimitKeyManager
 from dispatcher.models.record import Record
 from dispatcher.validate import GROUP_PATTERN, STORED_KEY_PATTERN
@@ -106,7 +108,7 @@ class RateLimitKey(Record):
                 )
                 for limit in ("per_worker", "override_per_worker")
             ),
-            models.CheckConstraint(name="key_weight_is_1_to_1000", condition=Q(weight__gte=1, weight__lte=1000)),
+            models.CheckConstraint(name="key_weight_is_1_to_1000", condition=Q(weight__gte=1, weight__lte=HEAVIEST)),
             models.CheckConstraint(
                 name="key_fair_by_is_a_template",
                 condition=Q(fair_by__isnull=True) | Q(fair_by__regex=GROUP_PATTERN),
@@ -130,6 +132,11 @@ class RateLimitKey(Record):
 
     def __str__(self) -> str:
         return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Write it. Raises CallInvalid for a weight out of bounds."""
+        validate.whole("weight", self.weight, 1, HEAVIEST)
+        super().save(*args, **kwargs)
 
 
 class Block(Record):

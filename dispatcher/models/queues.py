@@ -61,7 +61,7 @@ class Queue(Record):
             models.CheckConstraint(
                 name="queue_delivery_is_known", condition=Q(delivery__in=[d.value for d in Delivery])
             ),
-            models.CheckConstraint(name="queue_weight_is_known", condition=Q(weight__range=(1, MOST_WEIGHT))),
+            models.CheckConstraint(name="queue_weight_is_1_to_1000", condition=Q(weight__range=(1, MOST_WEIGHT))),
             models.CheckConstraint(
                 name="queue_weight_is_of_direct_delivery", condition=Q(weight=1) | Q(delivery=Delivery.DIRECT)
             ),
@@ -72,6 +72,6 @@ class Queue(Record):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        """Write it. Raises CallInvalid for a weight that would have no effect."""
+        """Write it. Raises CallInvalid for a weight out of bounds, or one that would have no effect."""
         validate.queue_weight(self.weight, self.delivery)
         super().save(*args, **kwargs)

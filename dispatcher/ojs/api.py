@@ -26,14 +26,14 @@ from dispatcher.ojs import event_log
 from dispatcher.ojs.auth import SAFE, Access, authenticate
 from dispatcher.ojs.errors import DuplicateCall, QueueFull
 from dispatcher.ojs.event_log import Entry
-from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, missing, read_json, without_nulls
+from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, json_text, missing, read_json, without_nulls
 from dispatcher.sql import faults
 
 logger = logging.getLogger(__name__)
 
 _REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,200}")
 _EXPOSED: Final = "X-Request-Id, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset, OJS-Version, Retry-After"
-_RETRY_AFTER: Final = "1"
+_SOON: Final = {"Retry-After": "1"}
 
 
 class _Parser(Parser):
@@ -44,8 +44,16 @@ class _Parser(Parser):
 class _Renderer(JSONRenderer):
     media_type = MEDIA_TYPE
 
+    def render(self, request: HttpRequest, data: Any, *, response_status: int) -> str:  # noqa: ARG002
+        return json_text(data)
 
-api = NinjaAPI(
+
+class _Api(NinjaAPI):
+    def get_content_type(self) -> str:
+        return MEDIA_TYPE
+
+
+api = _Api(
     title="Open Job Spec",
     version=VERSION,
     description="Jobs for workers in any language, under the same limits as Celery's calls.",
@@ -63,8 +71,7 @@ api = NinjaAPI(
 
 def access_of(request: HttpRequest) -> Access:
     """Return the access of an authenticated request."""
-    allowed: Access = request.ojs_access  # type: ignore[attr-defined]
-    return allowed
+    return request.ojs_access  # type: ignore[attr-defined, no-any-return]
 
 
 def _needs(verb: str) -> Callable[[HttpRequest], bool]:
@@ -106,8 +113,7 @@ def _with_ojs_headers(view: Callable[..., HttpResponseBase]) -> Callable[..., Ht
             if request.method == "OPTIONS":
                 response: HttpResponseBase = HttpResponse(status=204, content_type=MEDIA_TYPE)
             else:
-                _check_version(request)
-                _check_path(request)
+                _check(request)
                 request.ojs_access = authenticate(request)  # type: ignore[attr-defined]
                 headers = access_of(request).headers
                 if request.method not in SAFE:
@@ -152,13 +158,11 @@ def _head_of(response: HttpResponseBase) -> HttpResponseBase:
     return HttpResponse(status=response.status_code, headers=headers)
 
 
-def _check_version(request: HttpRequest) -> None:
+def _check(request: HttpRequest) -> None:
     wanted = request.headers.get("OJS-Version", VERSION)
     if wanted.split(".")[0] != VERSION.split(".", maxsplit=1)[0]:
         raise Problem(422, "unsupported", f"OJS-Version {wanted!r} is not supported, only {VERSION}.")
 
-
-def _check_path(request: HttpRequest) -> None:
     if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
         raise invalid("path", "must not contain NUL.")
 
@@ -225,10 +229,12 @@ def _too_large(message: str) -> Problem:
 
 def _unavailable(error: Exception) -> Problem:
     """Return the response while the database is unavailable, or lacks the functions of this code."""
+    if sql.is_locked(error):
+        message = "Another transaction has locked what this request changes; nothing was changed."
+        return Problem(503, "backend_error", message, is_retryable=True, headers=_SOON)
     if not faults.report(error):
         logger.warning("the database is unavailable: %s", error)
-    message, headers = "The database is unavailable.", {"Retry-After": _RETRY_AFTER}
-    return Problem(503, "backend_error", message, is_retryable=True, headers=headers)
+    return Problem(503, "backend_error", "The database is unavailable.", is_retryable=True, headers=_SOON)
 
 
 def _not_valid(request: HttpRequest, error: ValidationError) -> Problem:
@@ -255,10 +261,6 @@ def _queue_full(error: QueueFull) -> Problem:
     pressure = {"depth": error.depth, "bound": error.bound}
     rejected = [{**pressure, "job_type": task} for task in dict.fromkeys(error.tasks)]
     event_log.note([Entry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
-    headers = {
-        "Retry-After": _RETRY_AFTER,
-        "X-OJS-Queue-Depth": str(error.depth),
-        "X-OJS-Queue-Bound": str(error.bound),
-    }
+    headers = {"X-OJS-Queue-Depth": str(error.depth), "X-OJS-Queue-Bound": str(error.bound), **_SOON}
     more = {"queue": error.queue, **pressure, "strategy": error.strategy}
     return Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers)

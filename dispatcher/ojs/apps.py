@@ -25,10 +25,11 @@ class OjsConfig(AppConfig):
             extra = 'which the extra http installs: pip install "django-callqueue[http]".'
             message = f"dispatcher.ojs needs {' and '.join(missing)}, {extra}"
             raise ConfigurationError(message)
-        from dispatcher import extension  # noqa: PLC0415 -- models must be loaded first
-        from dispatcher.ojs import checks, tasks  # noqa: F401, PLC0415 -- models must be loaded first
-        from dispatcher.ojs.extension import OpenJobSpec  # noqa: PLC0415 -- models must be loaded first
-        from dispatcher.sql import statements  # noqa: PLC0415 -- models must be loaded first
+        # Models must be loaded first; auth has the app's check.
+        from dispatcher import extension  # noqa: PLC0415
+        from dispatcher.ojs import auth, tasks  # noqa: F401, PLC0415
+        from dispatcher.ojs.extension import OpenJobSpec  # noqa: PLC0415
+        from dispatcher.sql import statements  # noqa: PLC0415
 
         statements.add(Path(__file__).with_name("sql"))
         extension.register(OpenJobSpec())

@@ -19,11 +19,17 @@ from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.errors import CallInvalid
 from dispatcher.history import Actor
+from dispatcher.models import RateLimitKey
 from dispatcher.ojs.models import ApiToken
 from dispatcher.ojs.wire import Problem
 
 if TYPE_CHECKING:
     from django.contrib.auth.models import AbstractUser
+from typing import Any
+
+from django.core import checks
+
+from dispatcher.errors import ConfigurationError
 
 _PERMISSIONS: Final = {"send": "dispatcher.add_callqueue", "read": "dispatcher.view_callqueue"}
 """The permission in the admin that a user needs to do the same over HTTP.
@@ -126,8 +132,11 @@ def authenticate(request: HttpRequest) -> Access:
         return _authenticate_token(password)
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated:
-        if request.method not in SAFE and _csrf_fails(request):
-            raise Problem(403, "permission_denied", "The CSRF token is missing or invalid: send X-CSRFToken.")
+        if request.method not in SAFE:
+            check = CsrfViewMiddleware(lambda _: None)  # type: ignore[arg-type]
+            check.process_request(request)
+            if check.process_view(request, lambda _: None, (), {}) is not None:  # type: ignore[arg-type, return-value]
+                raise Problem(403, "permission_denied", "The CSRF token is missing or invalid: send X-CSRFToken.")
         return Access(
             scopes=tuple(_scopes_of(user)),
             name=user.get_username(),
@@ -189,13 +198,8 @@ def _authenticate_token(token: str) -> Access:
         credentials=digest,
         is_known=True,
         headers=_spend(name) if known.is_limited else {},
-        current_scopes=partial(_scopes_of_token, digest),
+        current_scopes=lambda: found.scopes if (found := _find_token(digest)) else (),
     )
-
-
-def _scopes_of_token(digest: str) -> Sequence[str]:
-    known = _find_token(digest)
-    return () if known is None else known.scopes
 
 
 def _password(credentials: str) -> str:
@@ -214,7 +218,8 @@ def _find_token(digest: str) -> _Token | None:
 def _spend(name: str) -> dict[str, str]:
     """Count one request against the token's rate limit, if it has one. Raises Problem if it is exhausted or paused."""
     with sql.atomic():
-        if not sql.fetch("lock_key_named", int, {"name": name}):
+        # Its use is counted by a later statement, whose snapshot is newer than the lock.
+        if not RateLimitKey.objects.select_for_update(no_key=True).filter(name=name):
             return {}
         (spent,) = sql.fetch("spend_window", _Spent, {"name": name})
     headers = {}
@@ -236,7 +241,20 @@ def _digest(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-def _csrf_fails(request: HttpRequest) -> bool:
-    check = CsrfViewMiddleware(lambda _: None)  # type: ignore[arg-type]
-    check.process_request(request)
-    return check.process_view(request, lambda _: None, (), {}) is not None  # type: ignore[arg-type, return-value]
+@checks.register("dispatcher")
+def check_anonymous(**_: Any) -> list[checks.CheckMessage]:
+    """Check the scopes of requests without credentials: E002."""
+    try:
+        given = conf().http_anonymous
+    except ConfigurationError:
+        # Which dispatcher.checks reports.
+        return []
+    return [
+        checks.Error(
+            f"DISPATCHER['http_anonymous'] has {scope!r}: give scopes of {', '.join(SCOPES)}, such as read or "
+            "fetch:mail*.",
+            id="dispatcher.E002",
+        )
+        for scope in given
+        if str(scope).partition(":")[0] not in SCOPES
+    ]

@@ -27,8 +27,8 @@ from dispatcher.ojs import event_log, worker_reports
 from dispatcher.ojs.enqueue import find_unique
 from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.job import read_job
+from dispatcher.ojs.jobs import with_options
 from dispatcher.ojs.models import Cron
-from dispatcher.ojs.options import options_of
 from dispatcher.ojs.requests import JobIn
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
@@ -185,5 +185,5 @@ def _call(cron: Cron) -> Call:
     if cron.overlap == "enqueue":
         keys = {**(keys if isinstance(keys, Mapping) else dict.fromkeys(keys or (), 1)), itself: 1}
     fired = {META_NAME: cron.name, META_EXPRESSION: cron.expression, META_TRIGGERED: sql.now().isoformat()}
-    options = replace(options_of(call), unique_key=_unique_key(cron.name), sender=itself)
-    return replace(call, keys=keys, meta={**(call.meta or {}), **fired}, extras=options)
+    call = replace(call, keys=keys, meta={**(call.meta or {}), **fired})
+    return with_options(call, unique_key=_unique_key(cron.name), sender=itself)

@@ -1,9 +1,11 @@
 """Enqueue: send calls that may be unique, to queues that may be full; all of them, or none."""
 
+import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Final
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -12,14 +14,14 @@ from dispatcher import api, engine, lanes, sql
 from dispatcher.engine import compose
 from dispatcher.errors import FieldInvalid, UnknownKey
 from dispatcher.lifecycle import control
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs import event_log, jobs
 from dispatcher.ojs.errors import DuplicateCall, QueueFull
 from dispatcher.ojs.event_log import Entry
-from dispatcher.ojs.options import options_of
-from dispatcher.ojs.queues import create_queues
+from dispatcher.ojs.jobs import options_of
+from dispatcher.ojs.wire import invalid
 from dispatcher.request import Call
-from dispatcher.states import OnFull, State
+from dispatcher.states import Delivery, OnFull, State
 
 _SAME_BATCH = "another of this batch"
 
@@ -96,7 +98,7 @@ def enqueue(wanted: Sequence[EnqueueRequest], *, may_send: Callable[[str], bool]
     neither returned, cancelled nor named in an error.
     """
     known = create_queues({each.queue for each in wanted}).values()
-    if not any(queue.is_bounded for queue in known) and not any(
+    if not any(queue.max_depth for queue in known) and not any(
         each.unique or options_of(each.call).id for each in wanted
     ):
         return [Enqueued(call=call, is_new=True) for call in _send([each.call for each in wanted])]
@@ -158,7 +160,8 @@ def _resolve(
     for number, each in enumerate(wanted):
         if (unique := each.unique) is None:
             continue
-        if (found := find_unique(unique.key, _stored(unique.states), unique.period)) is not None:
+        states = {*unique.states, *([State.DISPATCHED.value] if State.ACTIVE in unique.states else [])}
+        if (found := find_unique(unique.key, states, unique.period)) is not None:
             if found.queue != each.queue and not may_send(found.queue):
                 raise DuplicateCall(unique_key=unique.key)
             if unique.on_conflict == "ignore":
@@ -249,5 +252,37 @@ def ojs_state(state: str) -> str:
     return State.ACTIVE.value if state == State.DISPATCHED else str(state)
 
 
-def _stored(states: Collection[str]) -> list[str]:
-    return [*states, *([State.DISPATCHED.value] if State.ACTIVE in states else [])]
+QUEUE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,127}")
+"""A queue's name (ojs-core, section 5.3)."""
+
+
+def queue_name(value: str) -> str:
+    """Return a valid queue name from a path. Raises Problem."""
+    if not QUEUE.fullmatch(value):
+        raise invalid("queue", f"{value!r} must consist of a-z, 0-9, - and dots, and begin with a letter or a digit.")
+    return value
+
+
+def create_queues(names: Collection[str]) -> Mapping[str, Queue]:
+    """Create the rows of queues that are named for the first time, and return those of the others by name."""
+    known = _find(names)
+    for name in sorted(set(names) - known.keys()):
+        open_queue(name)
+    return known
+
+
+def open_queue(name: str) -> None:
+    """Create the row of a queue named over HTTP; workers may fetch from it unless Celery uses it."""
+    sql.change("open_queue", {"name": name, "delivery": lanes.declared_delivery(name)})
+
+
+def assign_queues(names: Collection[str]) -> list[str]:
+    """Assign undecided queues to workers that fetch; return those that Celery serves."""
+    found = _find(names)
+    if any(queue.is_undecided for queue in found.values()):
+        Queue.objects.filter(name__in=names, is_undecided=True).update(is_undecided=False)
+    return [name for name in names if name in found and found[name].delivery != Delivery.HTTP]
+
+
+def _find(names: Collection[str]) -> dict[str, Queue]:
+    return {queue.name: queue for queue in sql.fetch_checked("find_queues", Queue, {"names": list(names)})}

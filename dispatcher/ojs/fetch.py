@@ -3,9 +3,10 @@
 A fetched call is fenced by its ticket (see worker_reports).
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from random import SystemRandom
 from time import monotonic, sleep
 from typing import Final
 
@@ -173,3 +174,17 @@ def _answer(request: FetchRequest, starts: Sequence[Start]) -> list[CallQueue]:
         }
         sql.change("set_fetch_leases", params)
     return calls
+
+
+_chance = SystemRandom()
+
+
+def ordered(queues: Sequence[str], strategy: str, weights: Mapping[str, float]) -> list[str]:
+    """Return the queues in the order of a strategy; over many fetches, each is first in proportion to its weight."""
+    if strategy == "weighted":
+        # The minimum of exponential variables, each with its weight as rate, is chosen in proportion to the weights.
+        return sorted(queues, key=lambda queue: _chance.expovariate(max(weights.get(queue, 1.0), 1e-6)))
+    if strategy in ("round-robin", "least-loaded"):
+        first = _chance.randrange(len(queues)) if queues else 0
+        return [*queues[first:], *queues[:first]]
+    return list(queues)

@@ -1,8 +1,18 @@
-"""Field types of requests: validated first, and published in the schema."""
+"""Fields and kinds of request bodies: validated first, and published in the schema."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dispatcher.limits.durations import parse_duration
 from dispatcher.ojs.wire import UUID7, Problem, parse_time
@@ -64,3 +74,34 @@ EventTypes = Annotated[list[Annotated[str, Field(min_length=1, max_length=64)]],
 StateName = Literal["scheduled", "pending", "available", "active", "retryable", "completed", "cancelled", "discarded"]
 AnyState = Literal[StateName, "dispatched"]
 Name = Annotated[str, Field(min_length=1, max_length=255)]
+
+
+class Body(BaseModel):
+    """A body whose known fields are validated strictly; unknown fields are allowed."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+
+class StrictBody(Body):
+    """A body whose known fields are validated strictly; unknown ones are refused with the names of those there are."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_fields(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(value)
+        except ValidationError as error:
+            known = f"is not a field here; there are {', '.join(cls.model_fields)}."
+            lines: list[InitErrorDetails] = []
+            for each in error.errors():
+                is_unknown = each["type"] == "extra_forbidden" and len(each["loc"]) == 1
+                kind = PydanticCustomError(each["type"], known if is_unknown else each["msg"])
+                lines.append({"type": kind, "loc": each["loc"], "input": each["input"]})
+            raise ValidationError.from_exception_data(cls.__name__, lines) from error
+
+
+def given_fields(body: BaseModel | None) -> dict[str, Any]:
+    """Return the fields of a body that were given and are not null."""
+    return {} if body is None else body.model_dump(exclude_none=True, exclude_unset=True)

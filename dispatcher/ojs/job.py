@@ -15,9 +15,9 @@ from dispatcher.limits.durations import parse_duration
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
 from dispatcher.ojs.enqueue import EnqueueRequest, Unique, ojs_state
-from dispatcher.ojs.jobs import job_of
-from dispatcher.ojs.options import OjsOptions
-from dispatcher.ojs.requests import UNIQUE_FIELDS, JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn, given_fields
+from dispatcher.ojs.fields import given_fields
+from dispatcher.ojs.jobs import OjsOptions, job_of
+from dispatcher.ojs.requests import UNIQUE_FIELDS, JobIn, OptionsIn, RateLimitIn, RetryIn, UniqueIn
 from dispatcher.ojs.wire import Problem, format_time, invalid, parse_time, without_nulls
 from dispatcher.request import Call
 from dispatcher.states import Reason, State

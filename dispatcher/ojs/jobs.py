@@ -1,37 +1,45 @@
 """Jobs: calls with what only the HTTP API stores of them, in a row beside the call, where there is anything."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from dispatcher import sql
+from dispatcher import sql, validate
 from dispatcher.models import CallQueue
 from dispatcher.ojs.models import Job
-from dispatcher.ojs.options import OjsOptions
 from dispatcher.ojs.wire import ANSWER_BYTES
+from dispatcher.request import Call, Extras
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Calls on their way with their jobs; read them after `sql.together()`."""
+@dataclass(frozen=True, kw_only=True)
+class OjsOptions(Extras):
+    """Options that the HTTP API has checked; see `models.Job` for those that are stored."""
 
-    calls: sql.Asked[CallQueue]
-    jobs: sql.Asked[Job]
+    timeout: timedelta | None = None
+    visibility: timedelta | None = None
+    unique_key: str | None = None
+    envelope: Mapping[str, Any] | None = None
 
-    def rows(self) -> list[CallQueue]:
-        """Return the calls, in any order."""
-        jobs = {job.call_id: job for job in self.jobs.rows()}
-        calls = self.calls.rows()
-        for call in calls:
-            attach(call, jobs.get(call.id))
-        return calls
+    @property
+    def is_stored(self) -> bool:
+        """Whether the call needs a row of `Job`."""
+        return (self.timeout, self.visibility, self.unique_key, self.envelope) != (None,) * 4
+
+    def text(self) -> str | None:
+        """Return the envelope as JSON."""
+        return None if self.envelope is None else validate.json_text("envelope", self.envelope)
 
 
-def ask(calls: Sequence[UUID]) -> Asked:
-    """Ask for these calls; fields that no job has are deferred."""
-    params = {"calls": list(calls)}
-    return Asked(sql.ask("read_calls", CallQueue, params), sql.ask("read_jobs", Job, params))
+def options_of(call: Call) -> OjsOptions:
+    """Return the options of a call to send."""
+    return call.extras if isinstance(call.extras, OjsOptions) else OjsOptions()
+
+
+def with_options(call: Call, **changes: Any) -> Call:
+    """Return a call to send with these of its options changed."""
+    return replace(call, extras=replace(options_of(call), **changes))
 
 
 def fitting(calls: Sequence[UUID]) -> int:
@@ -43,17 +51,19 @@ def fitting(calls: Sequence[UUID]) -> int:
 
 
 def read(calls: Sequence[UUID]) -> list[CallQueue]:
-    """Return these calls in their order, without those that do not exist."""
+    """Return these calls in their order, with their jobs, without those that do not exist.
+
+    Fields that no job has are deferred.
+    """
     if not calls:
         return []
+    params = {"calls": list(calls)}
     with sql.together():
-        asked = ask(calls)
-    return in_order(asked, calls)
-
-
-def in_order(asked: Asked, calls: Sequence[UUID]) -> list[CallQueue]:
-    """Return what was asked for, in this order."""
-    found = {row.id: row for row in asked.rows()}
+        asked, beside = sql.ask("read_calls", CallQueue, params), sql.ask("read_jobs", Job, params)
+    jobs = {job.call_id: job for job in beside.rows()}
+    found = {call.id: call for call in asked.rows()}
+    for call in found.values():
+        attach(call, jobs.get(call.id))
     return [found[call] for call in calls if call in found]
 
 

@@ -178,10 +178,6 @@ def disconnect() -> None:
             connection.close()
 
 
-RETRY_AFTER: Final = {"Retry-After": "1"}
-"""Headers of a response to a request that could not wait as long as it asked for."""
-
-
 @contextmanager
 def reserve_wait(request: HttpRequest, wait: timedelta) -> Iterator[timedelta]:
     """Yield how long the request may wait: zero if too many wait, or if the server has a single thread."""

@@ -44,10 +44,8 @@ class Job(Record):
     class Meta:
         indexes: ClassVar = [
             models.Index(
-                name="job_unique",
-                fields=["unique_key", "outcome", "created_at"],
-                condition=Q(unique_key__isnull=False),
-            ),
+                name="job_unique", fields=["unique_key", "outcome", "created_at"], condition=Q(unique_key__isnull=False)
+            )
         ]
 
     def __str__(self) -> str:

@@ -9,19 +9,39 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db.models import Field, Func, IntegerField, Model, Q, QuerySet, TextField
+from django.db.models import Func, IntegerField, Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast
+from pydantic import BaseModel, Field, field_validator
 
 from dispatcher import validate
-from dispatcher.ojs.queries import PageIn
-from dispatcher.ojs.wire import invalid, without_nulls
+from dispatcher.ojs import fields, wire
+from dispatcher.ojs.wire import ANSWER_BYTES, invalid, without_nulls
 
 ROW_LIMIT: Final = 10_000
 """The limit of counts, of offsets, and of the rows that a page scans."""
 _MOST: Final = 200
+
+
+class QueryString(BaseModel):
+    """What a list is asked for; an empty text is none."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_given(cls, value: object) -> object:
+        return None if value == "" else value
+
+
+class PageIn(QueryString):
+    """Which page: after a `cursor`, or by number or offset; of at most 200 rows."""
+
+    limit: fields.Whole | None = None
+    per_page: fields.Whole | None = None
+    page: fields.Whole | None = None
+    offset: Annotated[int, Field(ge=0)] | None = None
+    cursor: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +68,17 @@ def paginate(
     among: QuerySet[Any] | None = None,
     default: int = 50,
     fitting: Callable[[Sequence[Any]], int] = len,
+    large: str = "",
+    times: int = 1,
 ) -> Page:
     """Return the requested page of these rows. Raises Problem.
 
     order: fields that identify each row, all ascending or all descending ("-"); an index has them.
     among: the rows that this index scans, a superset of `rows`; None: `rows` themselves.
     fitting: how many of the rows, in order, the answer has room for.
+    large: in place of that, the JSON field that the answer shows so many times.
     """
+    rows = rows.annotate(bytes=json_bytes(large)) if large else rows
     limit = min(page.limit or page.per_page or default, _MOST)
     first = window(rows, order, among)
     total = first.rows[: ROW_LIMIT + 1].count()
@@ -70,8 +94,10 @@ def paginate(
         shown, offset = first, _offset(page, limit)
         summary |= {"offset": offset, "page": offset // limit + 1}
     found = list(shown.rows[offset : offset + limit + 1])
-    count = fitting(found[:limit])
-    last = order_values(found[count - 1], order) if len(found) > count else shown.last
+    texts = (row.bytes for row in found[:limit]) if large else ()
+    count = wire.fitting(texts, ANSWER_BYTES // times) if large else fitting(found[:limit])
+    names = [name.removeprefix("-") for name in order]
+    last = tuple(getattr(found[count - 1], name) for name in names) if len(found) > count else shown.last
     next_cursor = None if last is None else write_cursor(last, order)
     summary |= {"has_more": last is not None, "next_cursor": next_cursor, "per_page": limit}
     return Page(rows=found[:count], pagination=without_nulls(summary))
@@ -97,11 +123,6 @@ def window(
 def json_bytes(field: str) -> Func:
     """Return how many bytes a JSON field of a row takes as a text."""
     return Func(Cast(field, TextField()), function="octet_length", output_field=IntegerField())
-
-
-def order_values(row: Model, order: Sequence[str]) -> tuple[Any, ...]:
-    """Return the order values of a row."""
-    return tuple(getattr(row, name.removeprefix("-")) for name in order)
 
 
 def _after_or_before(order: Sequence[str], values: Sequence[Any], *, is_behind: bool) -> Q:
@@ -135,8 +156,7 @@ def read_cursor(cursor: str, model: type[Model], order: Sequence[str]) -> tuple[
 def _value(model: type[Model], name: str, text: object) -> Any:
     if not isinstance(text, str) or "\0" in text.encode().decode():
         raise ValueError
-    field: Field[Any, Any] = model._meta.get_field(name.removeprefix("-"))  # type: ignore[assignment]
-    value = field.to_python(text)
+    value = model._meta.get_field(name.removeprefix("-")).to_python(text)  # type: ignore[union-attr]
     # In UTC: PostgreSQL knows neither all years nor all zones that Python does.
     return validate.moment("cursor", value) if isinstance(value, datetime) else value
 

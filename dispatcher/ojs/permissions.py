@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -13,7 +12,6 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs.auth import Access
 from dispatcher.ojs.enqueue import EnqueueRequest
 from dispatcher.ojs.job import write_job
-from dispatcher.ojs.options import options_of
 from dispatcher.ojs.wire import Problem, invalid
 
 _RESERVED: Final = ("token:", "queue:", "webhook:", "cron:")
@@ -40,11 +38,6 @@ def require_send(access: Access, wanted: Mapping[str, EnqueueRequest]) -> None:
                 )
         for field, problem in _stopping_limits(each):
             raise invalid(f"{path}options.rate_limit.{field}", problem)
-
-
-def with_sender(sender: str, wanted: EnqueueRequest) -> EnqueueRequest:
-    """Return the call with its sender, for the history of the keys that it creates."""
-    return replace(wanted, call=replace(wanted.call, extras=replace(options_of(wanted.call), sender=sender)))
 
 
 def visible_job(access: Access, call: CallQueue) -> dict[str, Any]:

@@ -1,17 +1,26 @@
 """Workers that fetch calls over HTTP: their ids, their heartbeats, and the directives that they get with those."""
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
-from dispatcher import sql
+from dispatcher import ending, sql
 from dispatcher.conf import conf
+from dispatcher.ending import InFlight
+from dispatcher.engine import dispenser
+from dispatcher.lifecycle import finish, take
+from dispatcher.lifecycle.finish import Ended, Requeue
+from dispatcher.lifecycle.recover import judged_until
+from dispatcher.lifecycle.take import Taker
 from dispatcher.models import Slot
 from dispatcher.ojs import event_log
+from dispatcher.ojs.errors import AttemptTimedOut, LeaseLapsed
 from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.models import PullWorker
+from dispatcher.ojs.wire import the_one
 
 _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")
 """The namespace of worker ids, which are derived from worker names."""
@@ -30,17 +39,16 @@ def heartbeat(
 ) -> HeartbeatResult:
     """Record that a worker is alive and still runs these calls; return its directive."""
     directive = touch_worker(worker, state=state)
-    params = {
-        "calls": list(calls),
-        "worker": worker_id(worker),
-        "lease": lease,
-        "usual": conf().visibility,
-        "now": None,
-    }
-    kept = sql.fetch("renew_fetch_leases", UUID, params) if params["calls"] else []
+    kept = renew([*calls], worker_id(worker), lease)
     if event_log.is_kept():
         event_log.note([*_heartbeat_events(worker, kept)])
     return HeartbeatResult(directive=directive, kept=kept)
+
+
+def renew(calls: Sequence[UUID], worker: UUID | None, lease: timedelta | None = None) -> list[UUID]:
+    """Renew the leases of these calls that a worker holds, None without a name; return them."""
+    params = {"calls": calls, "worker": worker, "lease": lease, "usual": conf().visibility, "now": None}
+    return sql.fetch("renew_fetch_leases", UUID, params) if calls else []
 
 
 def _heartbeat_events(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
@@ -69,6 +77,76 @@ def touch_worker(worker: str, *, queues: Sequence[str] | None = None, state: str
     return directive
 
 
+def find(worker: str) -> PullWorker:
+    """Return the row of a worker. Raises Problem if it is unknown."""
+    return the_one(PullWorker.objects.filter(id=worker_id(worker)), "worker", worker)
+
+
 def worker_id(worker: str) -> UUID:
     """Return the id of a worker's name."""
     return uuid5(_NAMES, worker)
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpiredFetch(InFlight):
+    """A fetched call whose lease expired."""
+
+    is_timeout: bool
+    """Its attempt has used up the time that it has."""
+    is_confirmed: bool
+    """Its worker has sent a heartbeat or progress for it."""
+    attempt: int
+    retry: dict[str, Any] | None
+    crashes: int
+
+
+def reclaim(*, until: datetime | None = None, now: datetime | None = None) -> int:
+    """End the attempts of calls that were fetched over HTTP and whose lease, or time, ran out; return how many.
+
+    until: their leases were over by then; by default as `recover` judges them, or `now` if that is given.
+    """
+    until = until or now or _overdue_until()
+    if until is None:
+        return 0
+    with sql.atomic():
+        overdue = sql.fetch("lock_overdue", ExpiredFetch, {"now": until, "most": conf().batch})
+        each = {left.call_id: left for left in overdue}.values()
+        silent = [left for left in each if _is_spared(left)]
+        for left in silent:
+            finish.requeue(left.call_id, left.ticket, Requeue.SILENT, now=now)
+        ends = [_ended(left) for left in each if left not in silent]
+        taken = take.take(Taker(), ends, publish=dispenser.PUBLISH) if each else None
+    if taken is not None:
+        logger.warning("fetched calls put back, as their leases had run out: %d", len(each))
+        dispenser.serve(taken)
+    return len(each)
+
+
+def _overdue_until() -> datetime | None:
+    """Return by when the lease of a fetched call must have been over to be judged; None if none is over, or may be."""
+    (is_due,) = sql.fetch("find_overdue", bool, {"wait": 2 * conf().heartbeat})
+    return judged_until() if is_due else None
+
+
+def _is_spared(left: ExpiredFetch) -> bool:
+    """Return whether no attempt is spent.
+
+    Where its worker sent nothing since the fetch, the answer to that may be lost: less than `poison_after` times in a
+    row.
+    """
+    return not (left.is_timeout or left.is_confirmed) and left.crashes + 1 < conf().poison_after
+
+
+def _ended(left: ExpiredFetch) -> Ended:
+    """Return how the attempt ends; without a wait if its lease ran out."""
+    error = (
+        AttemptTimedOut("it ran for longer than its timeout")
+        if left.is_timeout
+        else LeaseLapsed("lease expired without a heartbeat")
+    )
+    wait = None if left.is_timeout else timedelta(0)
+    decided = ending.failed(error, attempt=left.attempt, policy=left.retry, wait=wait)
+    return Ended(call_id=left.call_id, ticket=left.ticket, claim_id=None, ending=decided)

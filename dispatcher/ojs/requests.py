@@ -6,26 +6,15 @@ but refused where jobs are selected or limits are set: there a typo would do mor
 
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from dispatcher.limits.policy import LARGEST
 from dispatcher.limits.turns import MOST_WEIGHT
 from dispatcher.ojs import fields
+from dispatcher.ojs.fields import Body, StrictBody
 
 UNIQUE_FIELDS: Final = frozenset({"type", "queue", "args", "meta"})
 """The fields of a job that may decide whether it is unique."""
-
-
-class Body(BaseModel):
-    """A body whose known fields are validated strictly; unknown fields are allowed."""
-
-    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
-
-
-class StrictBody(Body):
-    """A body whose known fields are validated strictly; unknown fields are refused."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
 
 
 class RateIn(StrictBody):
@@ -391,8 +380,3 @@ class SubscriptionPatch(Body):
     url: fields.Url | None = None
     events: fields.EventTypes | None = None
     active: bool | None = None
-
-
-def given_fields(body: BaseModel | None) -> dict[str, Any]:
-    """Return the fields of a body that were given and are not null."""
-    return {} if body is None else body.model_dump(exclude_none=True, exclude_unset=True)

@@ -1,16 +1,18 @@
-"""Response bodies, as published in the schema; the views build them."""
+"""Response bodies: validated and rendered as the schema says."""
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from ninja import Router
 from ninja.constants import NOT_SET
 from pydantic import BaseModel, ConfigDict
 
+Answer = dict[str, Any]
 View = TypeVar("View", bound=Callable[..., Any])
+Shown = TypeVar("Shown")
 
-ERRORS = frozenset({400, 401, 403, 404, 405, 409, 411, 413, 422, 429, 500, 503})
+ERRORS: Final = frozenset({400, 401, 403, 404, 405, 409, 411, 413, 422, 429, 500, 503})
 
 
 class Reply(BaseModel):
@@ -51,64 +53,48 @@ class Job(JobSummary):
     created_at: str
 
 
-class JobReply(Reply):
+class One(Reply, Generic[Shown]):
     """One job."""
 
-    job: Job
+    job: Shown
 
 
-class JobsReply(Reply):
+class Many(Reply, Generic[Shown]):
     """Jobs."""
 
-    jobs: list[Job]
+    jobs: list[Shown]
 
 
-class JobOrSummaryReply(Reply):
-    """A job; only its summary without the scope `read`."""
-
-    job: Job | JobSummary
-
-
-class JobsOrSummariesReply(Reply):
-    """Jobs; an existing one only as its summary without the scope `read`."""
-
-    jobs: list[Job | JobSummary]
+JobOrSummary = Job | JobSummary
+"""A job; only its summary without the scope `read`, where another has sent it."""
 
 
 class AckReply(Reply):
-    """A completed job."""
+    """A job after a report."""
 
-    acknowledged: bool
     id: str
     job_id: str
     state: str
 
 
-class NackReply(Reply):
+class NackReply(AckReply):
     """A job that failed, or was returned to its queue."""
 
-    id: str
-    job_id: str
-    state: str
     attempt: int
     max_attempts: int
-    rate_limit_until: str | None = None
 
 
 class HeartbeatReply(Reply):
     """The directive of a worker."""
 
     state: str
-    server_time: str
 
 
 class Pagination(Reply):
     """The position of a page in its list."""
 
     total: int
-    total_is_exact: bool = True
     has_more: bool
-    next_cursor: str | None = None
 
 
 class ItemsReply(Reply):
@@ -127,7 +113,7 @@ class RateLimitReply(Reply):
 
 
 def replies(of: type[BaseModel] | None = Reply, status: int = 200) -> dict[Any, Any]:
-    """Return the response types of an endpoint, for the schema."""
+    """Return the response types of an endpoint."""
     return {status: of, ERRORS: ErrorReply}
 
 

@@ -6,8 +6,7 @@ from celery import shared_task
 
 from dispatcher.celery import periodic
 from dispatcher.ojs import cron
-from dispatcher.ojs.models import Subscription, Workflow
-from dispatcher.ojs.webhooks import deliver
+from dispatcher.ojs import webhooks as deliver
 from dispatcher.ojs.workflow import advance as workflows
 from dispatcher.tasks import QUIET
 
@@ -36,18 +35,6 @@ def fire_crons() -> int:
     return periodic.run(cron.FIRE)
 
 
-def _advance() -> int:
-    if not Workflow.objects.filter(state="running").exists():
-        return 0
-    return workflows.advance_all()
-
-
-def _deliver() -> int:
-    if not Subscription.objects.filter(is_active=True).exists():
-        return 0
-    return deliver.deliver_events()
-
-
 periodic.register(cron.FIRE, every=cron.EVERY, run=cron.fire_due)
-periodic.register(workflows.ADVANCE, every=workflows.EVERY, run=_advance)
-periodic.register(deliver.DELIVER, every=deliver.EVERY, run=_deliver)
+periodic.register(workflows.ADVANCE, every=workflows.EVERY, run=workflows.advance_all)
+periodic.register(deliver.DELIVER, every=deliver.EVERY, run=deliver.deliver_events)

@@ -3,33 +3,12 @@
 from django.urls import URLPattern, path, re_path
 
 from dispatcher.ojs.api import api, not_found, with_ojs_headers
-from dispatcher.ojs.views import (
-    admin,
-    cron,
-    dead_letters,
-    events,
-    jobs,
-    pools,
-    queues,
-    rate_limits,
-    system,
-    webhooks,
-    workers,
-    workflows,
-)
+from dispatcher.ojs.views import admin, cron, events, jobs, queues, system, workers, workflows
 
-# Dead letters come before the admin's paths, where `stats` would be taken for the id of one.
-VIEWS = (dead_letters, admin, cron, events, jobs, pools, queues, rate_limits, system, webhooks, workers, workflows)
-for module in VIEWS:
-    api.add_router("", module.router)
+# The admin comes before jobs, where `bulk` would be taken for the id of one.
+for module in (admin, cron, events, jobs, queues, system, workers, workflows):
+    api.add_router("/v1", module.router)
+api.add_router("", system.root)
 
-urlpatterns = [
-    with_ojs_headers(path("ojs/manifest", system.manifest)),
-    with_ojs_headers(path("ojs/v1/openapi.json", system.openapi)),
-    *(
-        with_ojs_headers(path(f"ojs/v1/{route.pattern}", route.callback))
-        for route in api.urls[0]
-        if isinstance(route, URLPattern)
-    ),
-    with_ojs_headers(re_path(r"^ojs/.*$", not_found)),
-]
+routes = [path(f"ojs/{route.pattern}", route.callback) for route in api.urls[0] if isinstance(route, URLPattern)]
+urlpatterns = [with_ojs_headers(route) for route in [*routes, re_path(r"^ojs/.*$", not_found)]]

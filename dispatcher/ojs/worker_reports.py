@@ -3,7 +3,7 @@
 A fetched call is fenced by its ticket: a late report, or another worker's, changes nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final, TypedDict, Unpack
@@ -65,8 +65,8 @@ class ReservedCall:
     holders: list[UUID | None]
 
 
-_PATIENCE: Final = timedelta(seconds=10)
-"""How long a report waits for a call that another transaction has locked: it holds a thread of the web server."""
+PATIENCE: Final = timedelta(seconds=10)
+"""How long a request waits for a row that another transaction has locked: it holds a thread of the web server."""
 
 
 def find(call: UUID) -> ReservedCall | None:
@@ -83,11 +83,7 @@ def ack(call: UUID | ReservedCall, *, result: object, **proof: Unpack[Proof]) ->
 
 
 def nack(
-    call: UUID | ReservedCall,
-    error: Reported,
-    *,
-    may_retry: bool | None = None,
-    **proof: Unpack[Proof],
+    call: UUID | ReservedCall, error: Reported, *, may_retry: bool | None = None, **proof: Unpack[Proof]
 ) -> CallQueue | RejectedReport:
     """Record that an attempt failed: the call is retried by its policy, or ends.
 
@@ -151,8 +147,9 @@ def record_progress(call: UUID, reached: Progress, **proof: Unpack[Proof]) -> di
     held = {"ticket": ticket, "attempt": nth, "worker": name}
     with sql.atomic():
         kept = sql.fetch("store_progress", dict, {"call": call, **held, **asdict(reached)})
-        if kept and (ticket or name):
-            _renew_lease(call, [holder for holder in _holders(call) if ticket or holder == name])
+        for holder in _holders(call) if kept and (ticket or name) else ():
+            if ticket or holder == name:
+                pull_workers.renew([call], holder)
     if kept:
         return kept[0]
     if not any(held.values()) or _get(call).state != State.ACTIVE:
@@ -165,33 +162,20 @@ def _holders(call: UUID) -> Collection[UUID | None]:
     return held.holders if held else ()
 
 
-def _renew_lease(call: UUID, holders: Iterable[UUID | None]) -> None:
-    """Renew the leases of these holders; the caller has locked the call."""
-    for holder in holders:
-        params = {"calls": [call], "worker": holder, "lease": None, "usual": conf().visibility, "now": None}
-        sql.fetch("renew_fetch_leases", UUID, params)
-
-
 def _end(
-    call: UUID | ReservedCall,
-    proof: Proof,
-    decide: Callable[[ReservedCall], Ending],
-    ended: Collection[State] = (),
+    call: UUID | ReservedCall, proof: Proof, decide: Callable[[ReservedCall], Ending], ended: Collection[State] = ()
 ) -> CallQueue | RejectedReport:
     """End the attempt of a fetched call as `decide` says; see _end_attempt."""
 
     def record(row: ReservedCall, ticket: UUID) -> bool:
         end = Ended(call_id=row.id, ticket=ticket, claim_id=row.claim, ending=decide(row))
-        return bool(ends.record([end], patience=_PATIENCE))
+        return bool(ends.record([end], patience=PATIENCE))
 
     return _end_attempt(call, proof, record, ended)
 
 
 def _end_attempt(
-    call: UUID | ReservedCall,
-    proof: Proof,
-    end: Callable[[ReservedCall, UUID], bool],
-    ended: Collection[State] = (),
+    call: UUID | ReservedCall, proof: Proof, end: Callable[[ReservedCall, UUID], bool], ended: Collection[State] = ()
 ) -> CallQueue | RejectedReport:
     """End the attempt of a fetched call if the reporting worker holds it, and free its room.
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from dispatcher.models import CallQueue, Queue
+from dispatcher.errors import CallInvalid
+from dispatcher.models import CallQueue, Queue, RateLimitKey
 from tests.drive import Drive, Run
 
 pytestmark = pytest.mark.deliveries("direct")
@@ -133,8 +134,11 @@ def test_a_changed_weight_counts_from_then_on(drive: Drive, worker: Worker) -> N
 @pytest.mark.parametrize("weight", [0, 1001])
 @pytest.mark.usefixtures("worker")
 def test_a_weight_out_of_bounds_is_refused(weight: int) -> None:
-    with pytest.raises(IntegrityError, match="queue_weight_is_known"), transaction.atomic():
+    with pytest.raises(IntegrityError, match="queue_weight_is_1_to_1000"), transaction.atomic():
         Queue.objects.filter(name="often").update(weight=weight)
+    for model in (Queue, RateLimitKey):
+        with pytest.raises(CallInvalid, match=rf"^weight: {weight} must be a whole number from 1 to 1000"):
+            model.objects.create(name="mail", weight=weight)
 
 
 @pytest.mark.parametrize("delivery", ["broker", "http"])

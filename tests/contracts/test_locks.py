@@ -12,7 +12,7 @@ NOT_THEIRS = {"admin", "audit", "control", "fragments", "lanes", "reports", "res
 """The folders of what people and senders do, of reports, and of the cleanup at night; and of `place`, which bounds what
 it waits for (see own_transaction)."""
 NOT_THEIRS_EITHER = {
-    "limits/lock_key_named", "jobs/store_progress", "queues/drop_oldest",
+    "jobs/store_progress", "queues/drop_oldest",
 }  # fmt: skip
 """What requests do that are no fetch."""
 BOUNDED = "lock_timeout = '20ms'"

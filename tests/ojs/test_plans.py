@@ -17,13 +17,13 @@ from dispatcher.admin.base import MANY
 from dispatcher.conf import RETENTION
 from dispatcher.lifecycle.retention import old
 from dispatcher.models import CallQueue, Queue
-from dispatcher.ojs import retention
+from dispatcher.ojs import extension as retention
 from dispatcher.ojs.enqueue import Bound
 from dispatcher.ojs.events import query
 from dispatcher.ojs.events.query import EventFilter
 from dispatcher.ojs.workflow import advance
 from tests.contracts.pages import MOST, full, plans, too_much
-from tests.contracts.plans import LEASE, UNSORTED, Hot, check, hot, outline, read_whole
+from tests.contracts.plans import LEASE, Hot, check, hot, outline, read_whole
 
 pytestmark = [pytest.mark.server, pytest.mark.django_db(transaction=False)]
 
@@ -65,9 +65,7 @@ HOT: Final = [
     hot("find_unique", 20, unique_key="x", states=["available"], period=None),
     hot("queue_bounds", 20, names=["queue-1"], is_lock=True),
     hot("store_progress", 60, call=RUNNING, attempt=1, progress=0.5, message=None, content=None),
-    hot("count_states", 22_000, UNSORTED, most=10_000),
     hot("report_queues", 28_000, queues=["queue-1", "queue-2", "queue-3"], most=1_000, recent=100),
-    hot("find_cancellable", 27_000, queue="queue-1", states=["available", "scheduled"], most=1_000),
 ]
 LOOKS: Final[dict[str, Callable[[], object]]] = {
     "what happened since": lambda: query.after(EventFilter(), query.now(), 100),

@@ -1,7 +1,7 @@
 """Queues, rate limits, workers and dead letters over HTTP."""
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from dispatcher.reports import rate_limit_status
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import HERE
-from tests.ojs.http_client import Api, field_of
+from tests.ojs.http_client import Api, another_transaction, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
 
@@ -415,3 +415,24 @@ def test_the_administrators_see_all_in_numbers(api: Api) -> None:
     assert api.post(f"/admin/jobs/{job['id']}/retry")["state"] == "available"
     api.post(f"/admin/jobs/{job['id']}/retry", status=409)
     api.get("/admin/jobs?state=lost", status=400)
+
+
+def test_a_configuration_waits_for_a_lock_with_a_bound(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.ojs.views.admin.PATIENCE", timedelta(seconds=0.1))
+    Queue.objects.create(name="mail")
+    with another_transaction(lambda: Queue.objects.filter(name="mail").update(warn_at=0.5)):
+        refused = api.ask("PUT", "/admin/queues/mail/config", {"weight": 2, "concurrency": 1}, status=503)
+    assert refused["error"]["retryable"]
+    assert "Another transaction has locked" in refused["error"]["message"]
+    assert not RateLimitKey.objects.exists()
+    api.ask("PUT", "/admin/queues/mail/config", {"weight": 2})
+    assert Queue.objects.values_list("weight", "warn_at").get() == (2, 0.5)
+
+
+def test_an_unknown_field_is_refused_with_the_names_of_those_there_are(api: Api) -> None:
+    refused = api.ask("PUT", "/admin/queues/mail/config", {"wieght": 2, "rate_limit": {"rat": 1}}, status=400)
+    first, second = refused["error"]["details"]["validation_errors"]
+    assert (first["path"], second["path"]) == ("$.rate_limit.rat", "$.wieght")
+    assert second["message"].endswith("there are backpressure, concurrency, rate_limit, delivery, weight.")
+    assert first["message"].endswith("there are concurrency, per_worker, rate, throttle, limit, period.")
+    assert field_of(api.ask("PUT", "/admin/queues/mail/config", {"weight": 1001}, status=400)) == "weight"

@@ -21,10 +21,10 @@ import dispatcher.api
 from dispatcher import engine
 from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.ojs import webhooks as deliver
 from dispatcher.ojs.errors import WebhookRefused
 from dispatcher.ojs.events.source import settled_at
 from dispatcher.ojs.models import Subscription
-from dispatcher.ojs.webhooks import deliver
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import erase

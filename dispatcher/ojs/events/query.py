@@ -20,10 +20,8 @@ from typing import Any, Final
 
 from dispatcher.models import CallQueue, Worker
 from dispatcher.ojs.events import source
-from dispatcher.ojs.events.event import Event, build_event, cursor_at, time_of
-from dispatcher.ojs.events.job import job_events
+from dispatcher.ojs.events.event import Event, build_event, cursor_at, job_events, time_of, workflow_events
 from dispatcher.ojs.events.source import CallFilter, Span
-from dispatcher.ojs.events.workflow import workflow_events
 from dispatcher.ojs.models import EventLogEntry, Workflow
 from dispatcher.ojs.wire import fitting
 from dispatcher.states import State
@@ -85,8 +83,8 @@ def latest(wanted: EventFilter, most: int) -> Page:
     events = _matching(
         wanted,
         calls=source.latest_calls(wanted, rows_read, ended=ended),
-        entries=source.latest_entries(wanted, rows_read),
-        workflows=source.latest_workflows(rows_read),
+        entries=source.entries(wanted).order_by("-at")[:rows_read],
+        workflows=Workflow.objects.order_by("-id").prefetch_related("parts")[:rows_read],
     )
     found = {event["id"]: event for event in events if event["id"] < until}
     last = [found[number] for number in sorted(found)][-most:]
@@ -118,32 +116,35 @@ def between(wanted: EventFilter, cursor: str, until: datetime) -> Iterator[Event
     """Return the events after a cursor and before a time, each once, in no order."""
     span, end = Span(since=time_of(cursor), until=until), cursor_at(until)
     seen = set()
-    for event in _matching(
-        wanted,
-        calls=source.calls_of(wanted, span),
-        entries=source.entries_of(wanted, span),
-        workflows=source.workflows_of(span),
-    ):
+    entries = source.entries(wanted).filter(span.within("at")).iterator()
+    calls, workflows = source.calls_of(wanted, span), source.workflows_of(span)
+    for event in _matching(wanted, calls=calls, entries=entries, workflows=workflows):
         if cursor < event["id"] < end and event["id"] not in seen:
             seen.add(event["id"])
             yield event
 
 
 def _matching(
-    wanted: EventFilter, *, calls: Iterator[CallQueue], entries: Iterator[EventLogEntry], workflows: Iterator[Workflow]
+    wanted: EventFilter, *, calls: Iterable[CallQueue], entries: Iterable[EventLogEntry], workflows: Iterable[Workflow]
 ) -> Iterator[Event]:
     """Return the matching events of these rows, and of workers; rows that can't have any are not read."""
     is_of_all = not (wanted.call or wanted.is_selective)
     # Drops by limits and full queues, and crons, are events of jobs, too.
-    of_calls = _from_jobs(calls) if wanted.may_match("job", "rate_limit", "backpressure", "cron") else ()
+    of_calls = (
+        chain.from_iterable(map(job_events, calls))
+        if wanted.may_match("job", "rate_limit", "backpressure", "cron")
+        else ()
+    )
     of_workflows = _from_workflows(workflows) if is_of_all and wanted.may_match("workflow") else ()
-    of_workers = _from_workers(source.workers()) if is_of_all and wanted.may_match("worker") else ()
+    latest_workers = Worker.objects.order_by("-started_at")[: source.LATEST]
+    of_workers = _from_workers(latest_workers) if is_of_all and wanted.may_match("worker") else ()
     return filter(wanted.matches, chain(of_calls, _from_event_log(entries), of_workflows, of_workers))
 
 
 def _edges(wanted: EventFilter, begin: datetime, until: datetime) -> Iterator[datetime]:
     """Return the ends of the spans to read: each is longer, but with a bounded number of rows."""
-    edge, step = max(begin, min(until, source.first_at() or until)), _FIRST_LOOK
+    first_at = CallQueue.objects.order_by("id").values_list("created_at", flat=True).first()
+    edge, step = max(begin, min(until, first_at or until)), _FIRST_LOOK
     while True:
         span = Span(since=edge, until=min(edge + step, until))
         edge = source.split_at(wanted, span) or span.until
@@ -151,10 +152,6 @@ def _edges(wanted: EventFilter, begin: datetime, until: datetime) -> Iterator[da
         if edge >= until:
             return
         step *= _FURTHER
-
-
-def _from_jobs(calls: Iterable[CallQueue]) -> Iterator[Event]:
-    return chain.from_iterable(map(job_events, calls))
 
 
 def _from_event_log(entries: Iterable[EventLogEntry]) -> Iterator[Event]:

@@ -68,11 +68,6 @@ def settled_at() -> datetime:
     return settled
 
 
-def first_at() -> datetime | None:
-    """Return when the oldest existing call was sent."""
-    return CallQueue.objects.order_by("id").values_list("created_at", flat=True).first()
-
-
 def calls_of(wanted: CallFilter, span: Span) -> Iterator[CallQueue]:
     """Return the calls that have events in a span; a call may be returned twice."""
     if wanted.call is not None:
@@ -102,7 +97,7 @@ def split_at(wanted: CallFilter, span: Span) -> datetime | None:
         (ended, "created_at"),
         (ended, "started_at"),
         (ended, "finished_at"),
-        (_entries(wanted), "at"),
+        (entries(wanted), "at"),
         (workflows, "created_at"),
         (workflows, "ended_at"),
     )
@@ -131,16 +126,6 @@ def latest_calls(wanted: CallFilter, most: int, *, ended: Collection[State] = ()
     yield from found.values()
 
 
-def entries_of(wanted: CallFilter, span: Span) -> Iterator[EventLogEntry]:
-    """Return the entries of the event log in a span."""
-    yield from _entries(wanted).filter(span.within("at")).iterator()
-
-
-def latest_entries(wanted: CallFilter, most: int) -> Iterator[EventLogEntry]:
-    """Return the latest entries of the event log."""
-    yield from _entries(wanted).order_by("-at")[:most]
-
-
 def workflows_of(span: Span) -> Iterator[Workflow]:
     """Return the workflows that have events in a span."""
     all_there = Workflow.objects
@@ -154,25 +139,9 @@ def workflows_of(span: Span) -> Iterator[Workflow]:
     yield from all_there.filter(id__in=found).prefetch_related("parts").iterator(chunk_size=LATEST)
 
 
-def latest_workflows(most: int) -> Iterator[Workflow]:
-    """Return the workflows that were created last."""
-    yield from Workflow.objects.order_by("-id").prefetch_related("parts")[:most]
-
-
 def steps_of(workflow: Workflow) -> dict[UUID, CallQueue]:
     """Return the existing calls of the parts of a workflow."""
     return _calls().in_bulk([part.call for part in workflow.parts.all() if part.call is not None])
-
-
-def workers() -> Iterator[Worker]:
-    """Return Celery's workers, latest first."""
-    yield from Worker.objects.order_by("-started_at")[:LATEST]
-
-
-def posts_among(calls: Collection[str], task: str) -> set[str]:
-    """Return those of these calls that run this task."""
-    found = CallQueue.objects.filter(id__in=calls, task=task)
-    return {str(number) for number in found.values_list("id", flat=True)}
 
 
 def _calls() -> QuerySet[CallQueue]:
@@ -200,8 +169,9 @@ def _latest(calls: QuerySet[CallQueue], field: str, wanted: CallFilter, most: in
     return calls.order_by(f"-{field}")[:most]
 
 
-def _entries(wanted: CallFilter) -> QuerySet[EventLogEntry]:
-    entries = EventLogEntry.objects.all()
+def entries(wanted: CallFilter) -> QuerySet[EventLogEntry]:
+    """Return the entries of the event log."""
+    found = EventLogEntry.objects.all()
     if wanted.call is not None:
-        return entries.filter(call_id=wanted.call)
-    return entries.filter(queue__in=wanted.queues) if wanted.queues else entries
+        return found.filter(call_id=wanted.call)
+    return found.filter(queue__in=wanted.queues) if wanted.queues else found

@@ -1,21 +1,19 @@
 """Crons: periodic jobs (ojs-cron)."""
 
-from typing import Any
-
-from django.http import HttpRequest, HttpResponse
-from ninja import Query
+from django.http import HttpRequest
+from ninja import Query, Status
 from pydantic import ValidationError
 
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.cron import register_cron, set_cron_enabled
+from dispatcher.ojs.enqueue import create_queues
+from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.models import Cron
-from dispatcher.ojs.pagination import json_bytes, paginate
-from dispatcher.ojs.queries import CronsIn, PageIn
-from dispatcher.ojs.queues import create_queues
-from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn, given_fields
-from dispatcher.ojs.responses import Routes, replies
-from dispatcher.ojs.wire import ANSWER_BYTES, fitting, format_time, invalid, json_response, the_one, without_nulls
+from dispatcher.ojs.pagination import PageIn, QueryString, paginate
+from dispatcher.ojs.requests import CronIn, CronPatch, JobIn, OptionsIn
+from dispatcher.ojs.responses import Answer, Routes, replies
+from dispatcher.ojs.wire import invalid, the_one, without_nulls
 
 router = Routes(tags=["cron"])
 
@@ -30,8 +28,14 @@ _NOT_KEPT = {
 """Options that the job of a cron may not have, and why."""
 
 
+class CronsIn(QueryString):
+    """Which crons."""
+
+    enabled: bool | None = None
+
+
 @router.post("/cron", response=replies() | replies(status=201), auth=ADMIN)
-def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
+def register(request: HttpRequest, wanted: CronIn) -> Status[Answer]:
     """Create a cron, or change the cron with this name."""
     expression = wanted.cron or wanted.expression
     if not expression:
@@ -49,46 +53,41 @@ def register(request: HttpRequest, wanted: CronIn) -> HttpResponse:
         is_enabled=wanted.enabled is not False,
     )
     is_new = register_cron(cron)
-    return json_response(_body(wanted.name), 201 if is_new else 200)
+    return Status(201 if is_new else 200, get_cron(request, wanted.name))
 
 
 @router.get("/cron", auth=READ)
-def list_all(request: HttpRequest, page: Query[PageIn], wanted: Query[CronsIn]) -> HttpResponse:
+def list_all(request: HttpRequest, page: Query[PageIn], wanted: Query[CronsIn]) -> Answer:
     """List the crons."""
-    rows = Cron.objects.annotate(bytes=json_bytes("job")).only("name")
+    rows = Cron.objects.only("name")
     if wanted.enabled is not None:
         rows = rows.filter(is_enabled=wanted.enabled)
     # What a cron sends is written four times.
-    found = paginate(
-        page,
-        rows,
-        order=["name"],
-        default=200,
-        fitting=lambda crons: fitting((cron.bytes for cron in crons), ANSWER_BYTES // 4),
-    )
+    found = paginate(page, rows, order=["name"], default=200, large="job", times=4)
     shown = [_render(cron) for cron in Cron.objects.filter(name__in=[row.name for row in found.rows]).order_by("name")]
-    return json_response({"cron_jobs": shown, "crons": shown, "count": len(shown), "pagination": found.pagination})
+    return {"cron_jobs": shown, "crons": shown, "count": len(shown), "pagination": found.pagination}
 
 
 @router.get("/cron/{name}", auth=READ)
-def get_cron(request: HttpRequest, name: str) -> HttpResponse:
+def get_cron(request: HttpRequest, name: str) -> Answer:
     """Show a cron."""
-    return json_response(_body(name))
+    written = _render(the_one(Cron.objects.filter(name=name), "cron", name))
+    return {"cron_job": written, "cron": written}
 
 
 @router.patch("/cron/{name}", auth=ADMIN)
-def switch(request: HttpRequest, name: str, wanted: CronPatch) -> HttpResponse:
+def switch(request: HttpRequest, name: str, wanted: CronPatch) -> Answer:
     """Enable or disable a cron."""
     set_cron_enabled(name, is_enabled=wanted.enabled)
-    return json_response(_body(name))
+    return get_cron(request, name)
 
 
 @router.delete("/cron/{name}", auth=ADMIN)
-def remove(request: HttpRequest, name: str) -> HttpResponse:
+def remove(request: HttpRequest, name: str) -> Answer:
     """Delete a cron; the jobs that it has sent stay."""
-    body = _body(name)
+    body = get_cron(request, name)
     Cron.objects.filter(name=name).delete()
-    return json_response({**body, "deleted": True, "name": name})
+    return {**body, "deleted": True, "name": name}
 
 
 def _job(wanted: CronIn) -> JobIn:
@@ -111,12 +110,7 @@ def _job(wanted: CronIn) -> JobIn:
         raise invalid(".".join(map(str, first["loc"])), first["msg"]) from error
 
 
-def _body(name: str) -> dict[str, Any]:
-    written = _render(the_one(Cron.objects.filter(name=name), "cron", name))
-    return {"cron_job": written, "cron": written}
-
-
-def _render(cron: Cron) -> dict[str, Any]:
+def _render(cron: Cron) -> Answer:
     return {
         "name": cron.name,
         "cron": cron.expression,
@@ -130,8 +124,8 @@ def _render(cron: Cron) -> dict[str, Any]:
         "meta": cron.job.get("meta", {}),
         "options": cron.job.get("options", {}),
         "job_template": dict(cron.job),
-        "created_at": format_time(cron.created_at),
-        "last_run_at": format_time(cron.last_run_at),
-        "next_run_at": format_time(cron.next_run_at),
+        "created_at": cron.created_at,
+        "last_run_at": cron.last_run_at,
+        "next_run_at": cron.next_run_at,
         "run_count": cron.runs,
     }

@@ -1,39 +1,59 @@
-"""Events: listed, and streamed live (ojs-events, section 6; ojs-realtime)."""
+"""Events: listed, streamed live, and posted to webhooks (ojs-events, section 6; ojs-realtime; ojs-webhooks)."""
 
 import json
+import secrets
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import timedelta
 from time import monotonic, sleep
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
-from ninja import Query
+from ninja import Query, Status
 
-from dispatcher.ojs.api import access_of
+from dispatcher.celery.schedule import ensure_periodic
+from dispatcher.ojs import fields, webhooks
+from dispatcher.ojs.api import ADMIN, access_of
 from dispatcher.ojs.events import query
 from dispatcher.ojs.events.event import time_of
 from dispatcher.ojs.events.live import LIVE
 from dispatcher.ojs.events.query import EventFilter, latest, now
 from dispatcher.ojs.long_poll import reserve_wait
-from dispatcher.ojs.queries import EventsIn, EventsPageIn
-from dispatcher.ojs.responses import Routes
+from dispatcher.ojs.models import Subscription
+from dispatcher.ojs.pagination import PageIn, QueryString, paginate
+from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch
+from dispatcher.ojs.responses import Answer, Routes, replies
 from dispatcher.ojs.views.jobs import find_for
-from dispatcher.ojs.wire import invalid, json_response
+from dispatcher.ojs.wire import invalid, parse_id, the_one
 
 router = Routes(tags=["events"])
 
 _USUAL, _MOST = 100, 1_000
+_PREFIX = "sub_"
 _POLL_S = 1.0
 _HEARTBEAT_S = 15.0
 _LONGEST = timedelta(minutes=5)
 """How long one stream lasts; the client reconnects with the id of its last event."""
 
 
+class EventsIn(QueryString):
+    """Which events: of these types (`job.*` for a family), queues and types of jobs, each list with commas."""
+
+    types: str | None = None
+    queues: str | None = None
+    job_types: str | None = None
+
+
+class EventsPageIn(EventsIn):
+    """Which events, and how many."""
+
+    limit: fields.Whole | None = None
+
+
 @router.get("/events")
-def list_events(request: HttpRequest, given: Query[EventsPageIn], after: str | None = None) -> HttpResponse:
+def list_events(request: HttpRequest, given: Query[EventsPageIn], after: str | None = None) -> Answer:
     """List events, oldest first: those after `after`, or else the latest."""
     wanted, most = _event_filter(request, given), min(given.limit or _USUAL, _MOST)
-    page = latest(wanted, most) if after is None else query.after(wanted, _check_cursor("after", after), most)
-    return json_response({"events": page.events, "cursor": page.cursor, "has_more": page.has_more})
+    return asdict(latest(wanted, most) if after is None else query.after(wanted, _check_cursor("after", after), most))
 
 
 @router.get("/events/stream")
@@ -97,3 +117,71 @@ def _event_filter(request: HttpRequest, given: EventsIn) -> EventFilter:
     wanted = EventFilter(types=types, queues=queues, tasks=tasks)
     access_of(request).require("read", *wanted.queues)
     return wanted
+
+
+@router.post("/webhooks/subscriptions", response=replies(status=201), auth=ADMIN)
+def subscribe(request: HttpRequest, wanted: SubscriptionIn) -> Status[Answer]:
+    """Create a subscription; the response is the only one that contains its secret."""
+    _check_url(wanted.url)
+    made = Subscription.objects.create(
+        url=wanted.url,
+        events=wanted.events,
+        secret=wanted.secret or f"whsec_{secrets.token_urlsafe(32)}",
+        is_active=wanted.active is not False,
+        # Earlier events are not delivered.
+        delivered_cursor=now(),
+    )
+    made.refresh_from_db()
+    ensure_periodic(webhooks.DELIVER, webhooks.EVERY)
+    return Status(201, _body(made, secret=made.secret))
+
+
+@router.get("/webhooks/subscriptions", auth=ADMIN)
+def list_subscriptions(request: HttpRequest, page: Query[PageIn]) -> Answer:
+    """List the subscriptions."""
+    found = paginate(page, Subscription.objects.all(), order=["id"])
+    return {"subscriptions": [_body(each)["subscription"] for each in found.rows], "pagination": found.pagination}
+
+
+@router.get("/webhooks/subscriptions/{number}", auth=ADMIN)
+def get_subscription(request: HttpRequest, number: str) -> Answer:
+    """Show a subscription."""
+    return _body(_find(number))
+
+
+@router.patch("/webhooks/subscriptions/{number}", auth=ADMIN)
+def change(request: HttpRequest, number: str, wanted: SubscriptionPatch) -> Answer:
+    """Change the URL or the events of a subscription, enable or disable it."""
+    found = _find(number)
+    if wanted.url:
+        _check_url(wanted.url)
+    found.url = wanted.url or found.url
+    found.events = wanted.events or found.events
+    if wanted.active is not None:
+        found.is_active, found.failing_since = wanted.active, None
+    # Without the cursor: a delivery may move it meanwhile.
+    found.save(update_fields=["url", "events", "is_active", "failing_since"])
+    return _body(found)
+
+
+@router.delete("/webhooks/subscriptions/{number}", auth=ADMIN)
+def remove(request: HttpRequest, number: str) -> Answer:
+    """Delete a subscription; no more events are posted to it."""
+    _find(number).delete()
+    return {"deleted": True, "id": number}
+
+
+def _check_url(url: str) -> None:
+    if (problem := webhooks.problem_of(url)) is not None:
+        raise invalid("url", problem)
+
+
+def _find(number: str) -> Subscription:
+    wanted = parse_id("subscription", number.removeprefix(_PREFIX))
+    return the_one(Subscription.objects.filter(id=wanted), "subscription", number)
+
+
+def _body(each: Subscription, **more: str) -> Answer:
+    body = {"id": f"{_PREFIX}{each.id}", "url": each.url, "events": each.events, "active": each.is_active, **more}
+    body |= {"failing_since": each.failing_since, "created_at": each.created_at}
+    return {**body, "subscription": body}

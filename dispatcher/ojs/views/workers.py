@@ -1,10 +1,10 @@
 """Workers: fetch, report and heartbeat (ojs-http-binding, section 10; ojs-worker-protocol)."""
 
-import logging
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpRequest, HttpResponse
+from ninja import Status
 
 from dispatcher import sql
 from dispatcher.conf import conf
@@ -15,30 +15,18 @@ from dispatcher.models import CallQueue
 from dispatcher.ojs import fetch, pull_workers, worker_reports
 from dispatcher.ojs.api import READ, access_of
 from dispatcher.ojs.auth import Access
-from dispatcher.ojs.enqueue import ojs_state
-from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.enqueue import assign_queues, ojs_state
+from dispatcher.ojs.fetch import FetchRequest, ordered
+from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import MAX_META_BYTES, from_milliseconds, json_size, write_job
-from dispatcher.ojs.long_poll import RETRY_AFTER, reserve_wait
+from dispatcher.ojs.long_poll import reserve_wait
 from dispatcher.ojs.models import Pool, PullWorker
-from dispatcher.ojs.queue_order import ordered
-from dispatcher.ojs.queues import assign_queues
-from dispatcher.ojs.requests import AckIn, FetchIn, HeartbeatIn, NackIn, Proof, Report, given_fields
-from dispatcher.ojs.responses import AckReply, HeartbeatReply, JobsReply, NackReply, Reply, Routes, replies
-from dispatcher.ojs.wire import (
-    Problem,
-    conflict,
-    format_time,
-    json_response,
-    missing,
-    parse_id,
-    parse_time,
-    without_nulls,
-)
+from dispatcher.ojs.requests import AckIn, FetchIn, HeartbeatIn, NackIn, Proof, Report
+from dispatcher.ojs.responses import AckReply, Answer, HeartbeatReply, Job, Many, NackReply, Reply, Routes, replies
+from dispatcher.ojs.wire import Problem, conflict, missing, parse_id, parse_time, without_nulls
 from dispatcher.ojs.worker_reports import RejectedReport, ReservedCall
-from dispatcher.ojs.workflow.advance import advance, workflow_of
-from dispatcher.states import TERMINAL, State
-
-logger = logging.getLogger(__name__)
+from dispatcher.ojs.workflow.advance import advance_after
+from dispatcher.states import State
 
 router = Routes(tags=["workers"])
 
@@ -48,8 +36,8 @@ _REASON: Final = 200
 _DRAINING = {"drain": "quiet", "draining": "quiet", "quiet": "quiet", "terminate": "terminate"}
 
 
-@router.post("/workers/fetch", response=replies(JobsReply))
-def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
+@router.post("/workers/fetch", response=replies(Many[Job]))
+def fetch_jobs(request: HttpRequest, response: HttpResponse, wanted: FetchIn) -> Answer:
     """Start jobs for a worker (FETCH)."""
     access = access_of(request)
     access.require("fetch", *wanted.queues)
@@ -72,11 +60,13 @@ def fetch_jobs(request: HttpRequest, wanted: FetchIn) -> HttpResponse:
             )
         )
     jobs = [{**write_job(call), "ticket": str(call.ticket)} for call in fetched]
-    return json_response({"jobs": jobs}, headers=None if jobs or granted == wait else RETRY_AFTER)
+    if not jobs and granted != wait:
+        response["Retry-After"] = "1"
+    return {"jobs": jobs}
 
 
 @router.post("/workers/ack", response=replies(AckReply))
-def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
+def ack(request: HttpRequest, done: AckIn) -> Answer:
     """Record that a job is completed (ACK). A result that is too large is refused, and the job goes on."""
     call = _allowed(request, done)
     if (size := json_size(done.result)) > (most := conf().max_payload_bytes):
@@ -87,13 +77,12 @@ def ack(request: HttpRequest, done: AckIn) -> HttpResponse:
     ended = worker_reports.ack(call, result=done.result, **proof(done))
     if isinstance(ended, RejectedReport):
         raise rejected(ended, done.job_id)
-    _advance(ended)
-    body = {"acknowledged": True, "id": str(ended.id), "job_id": str(ended.id), "state": ojs_state(ended.state)}
-    return json_response({**body, "completed_at": format_time(ended.finished_at)})
+    advance_after(ended)
+    return {"acknowledged": True, **_ended(ended), "completed_at": ended.finished_at}
 
 
 @router.post("/workers/nack", response=replies(NackReply))
-def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
+def nack(request: HttpRequest, failed: NackIn) -> Answer:
     """Record that an attempt failed (FAIL), that the provider is rate limiting, or that the worker returns the job."""
     call = _allowed(request, failed)
     error, more = failed.error, {}
@@ -103,7 +92,7 @@ def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
         access = access_of(request)
         wait = _stop_time(access, until)
         ended = worker_reports.report_rate_limit(call, wait, **proof(failed), by=access.actor(error.message[:_REASON]))
-        more = {"rate_limit_until": format_time(sql.now() + wait)}
+        more = {"rate_limit_until": sql.now() + wait}
     else:
         is_final = error.retryable is False or error.code in _FINAL_CODES
         is_retry = error.code == "RETRY"
@@ -111,38 +100,47 @@ def nack(request: HttpRequest, failed: NackIn) -> HttpResponse:
         ended = worker_reports.nack(call, _reported(failed), may_retry=may_retry, **proof(failed))
     if isinstance(ended, RejectedReport):
         raise rejected(ended, failed.job_id)
-    _advance(ended)
-    return json_response({**_failed(ended), **more})
+    advance_after(ended)
+    written = write_job(ended)
+    names = ("attempt", "max_attempts", "next_attempt_at", "retry_delay_ms", "discarded_at", "completed_at")
+    return {**_ended(ended), **{name: written[name] for name in names if name in written}, **more}
 
 
 @router.post("/workers/heartbeat", response=replies(HeartbeatReply))
-def heartbeat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
+def heartbeat(request: HttpRequest, beat: HeartbeatIn) -> Answer:
     """Renew the leases of a worker's jobs, and return its directive (BEAT)."""
-    return json_response(_record_heartbeat(request, beat))
+    access = access_of(request)
+    if not any(scope.partition(":")[0] in ("fetch", "admin") for scope in access.scopes):
+        access.require("fetch")
+    given = [*(beat.active_job_ids or []), *(beat.active_jobs if isinstance(beat.active_jobs, list) else [])]
+    calls = [parse_id("job", each) for each in given]
+    if not access.allows("fetch"):
+        _need_worker(access, beat.worker_id)
+        queues = CallQueue.objects.filter(id__in=calls).values_list("id", "queue")
+        calls = [call for call, queue in queues if access.allows("fetch", queue)]
+    lease = from_milliseconds(beat.visibility_timeout_ms)
+    result = pull_workers.heartbeat(beat.worker_id, calls, lease=lease, state=beat.state)
+    extended = [str(call) for call in result.kept]
+    return {"state": result.directive, "jobs_extended": extended, "server_time": sql.now()}
 
 
 @router.post("/workers/beat")
-def beat(request: HttpRequest, beat: HeartbeatIn) -> HttpResponse:
+def beat(request: HttpRequest, beat: HeartbeatIn) -> Answer:
     """Accept a heartbeat of the graceful-shutdown extension: a draining worker gets no more jobs."""
     if beat.state in _DRAINING:
         _need_worker(access_of(request), beat.worker_id, has_fetched=True)
-    body = _record_heartbeat(request, beat)
+    body = heartbeat(request, beat)
     if beat.state in _DRAINING:
         pull_workers.set_directive(beat.worker_id, _DRAINING[beat.state])
-    return json_response({**body, "acknowledged": True})
+    return {**body, "acknowledged": True}
 
 
 @router.get("/workers/{worker_id}/health", response=replies() | {503: Reply}, auth=READ)
-def health(request: HttpRequest, worker_id: str) -> HttpResponse:
+def health(request: HttpRequest, worker_id: str) -> Status[Answer]:
     """Show the state that a worker reported; 503 once it drains."""
-    worker = PullWorker.objects.filter(id=pull_workers.worker_id(worker_id)).first()
-    if worker is None:
-        raise missing("worker", worker_id)
-    is_well = worker.state == "running" and worker.directive == "running"
-    return json_response(
-        {"worker_id": worker.name, "state": worker.state, "last_heartbeat_at": format_time(worker.seen_at)},
-        200 if is_well else 503,
-    )
+    worker = pull_workers.find(worker_id)
+    body = {"worker_id": worker.name, "state": worker.state, "last_heartbeat_at": worker.seen_at}
+    return Status(200 if (worker.state, worker.directive) == ("running", "running") else 503, body)
 
 
 def proof(report: Proof) -> worker_reports.Proof:
@@ -190,38 +188,9 @@ def _need_worker(access: Access, worker: str, *, has_fetched: bool = False) -> N
         access.require("fetch", *queues)
 
 
-def _record_heartbeat(request: HttpRequest, beat: HeartbeatIn) -> dict[str, Any]:
-    access = access_of(request)
-    if not any(scope.partition(":")[0] in ("fetch", "admin") for scope in access.scopes):
-        access.require("fetch")
-    given = [*(beat.active_job_ids or []), *(beat.active_jobs if isinstance(beat.active_jobs, list) else [])]
-    calls = [parse_id("job", each) for each in given]
-    if not access.allows("fetch"):
-        _need_worker(access, beat.worker_id)
-        queues = CallQueue.objects.filter(id__in=calls).values_list("id", "queue")
-        calls = [call for call, queue in queues if access.allows("fetch", queue)]
-    lease = from_milliseconds(beat.visibility_timeout_ms)
-    result = pull_workers.heartbeat(beat.worker_id, calls, lease=lease, state=beat.state)
-    extended = [str(call) for call in result.kept]
-    return {"state": result.directive, "jobs_extended": extended, "server_time": format_time(sql.now())}
-
-
-def _advance(call: CallQueue) -> None:
-    """Advance the workflow of an ended job; after an error, the periodic task does it."""
-    workflow = workflow_of(call)
-    if workflow is None or call.state not in TERMINAL:
-        return
-    try:
-        advance(workflow)
-    except Exception:
-        # The report itself is recorded, and must not fail with what follows it.
-        logger.exception("failed to advance workflow %s; its periodic task will retry", workflow)
-
-
 def _allowed(request: HttpRequest, report: Report) -> ReservedCall:
     """Return the call of a report, if the credentials may fetch from its queue."""
-    held = worker_reports.find(parse_id("job", report.job_id))
-    if held is None:
+    if (held := worker_reports.find(parse_id("job", report.job_id))) is None:
         raise missing("job", report.job_id)
     access_of(request).require("fetch", held.queue)
     return held
@@ -244,8 +213,5 @@ def _reported(failed: NackIn) -> Reported:
     return Reported(type=str(kind)[:255], message=error.message, classes=classes, more=more)
 
 
-def _failed(call: CallQueue) -> dict[str, Any]:
-    written = write_job(call)
-    names = ("attempt", "max_attempts", "next_attempt_at", "retry_delay_ms", "discarded_at", "completed_at")
-    kept = {name: written[name] for name in names if name in written}
-    return {"id": str(call.id), "job_id": str(call.id), "state": ojs_state(call.state), **kept}
+def _ended(call: CallQueue) -> Answer:
+    return {"id": str(call.id), "job_id": str(call.id), "state": ojs_state(call.state)}

@@ -8,29 +8,20 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
+from ninja import Status
 from pydantic import BaseModel, ValidationError
 
 from dispatcher.celery.schedule import ensure_periodic
-from dispatcher.errors import FieldInvalid
 from dispatcher.models import CallQueue
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import ojs_state, validation_errors
+from dispatcher.ojs.fields import given_fields
 from dispatcher.ojs.job import json_size, read_job, write_error
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.permissions import require_send
-from dispatcher.ojs.requests import JobIn, WorkflowIn, given_fields
-from dispatcher.ojs.responses import Routes, replies
-from dispatcher.ojs.wire import (
-    ANSWER_BYTES,
-    Problem,
-    conflict,
-    fitting,
-    format_time,
-    json_response,
-    parse_id,
-    the_one,
-    without_nulls,
-)
+from dispatcher.ojs.requests import JobIn, WorkflowIn
+from dispatcher.ojs.responses import Answer, Routes, replies
+from dispatcher.ojs.wire import ANSWER_BYTES, Problem, conflict, fitting, parse_id, the_one, without_nulls
 from dispatcher.ojs.workflow.advance import ADVANCE, EVERY, cancel_workflow, parts_of, start_workflow, try_advance
 from dispatcher.ojs.workflow.plan import GRAPH, STEP, is_workflow, job_of_step, parts_field, parts_in
 from dispatcher.states import State
@@ -47,7 +38,7 @@ _SHOWN = {"available": "pending", "scheduled": "pending", "retryable": "active",
 
 
 @router.post("/workflows", response=replies(status=201))
-def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
+def create(request: HttpRequest, response: HttpResponse, wanted: WorkflowIn) -> Status[Answer]:
     """Start a chain, a group or a batch, whose parts may be workflows; or a graph of dependent steps."""
     plan = given_fields(wanted)
     if wanted.type is None:
@@ -58,30 +49,33 @@ def create(request: HttpRequest, wanted: WorkflowIn) -> HttpResponse:
     _refuse([fault for path, job in jobs.items() for fault in _faults_of_model(JobIn, job, path)])
     calls = {f"{path}.": read_job(JobIn.model_validate(job), f"{path}.") for path, job in jobs.items()}
     require_send(access_of(request), calls)
-    wrong = validation_errors([*calls.values()])
-    _refuse([_fault_of_call(path, wrong[place]) for place, path in enumerate(calls) if place in wrong])
+    wrong, faults = validation_errors([*calls.values()]), list[tuple[str, str]]()
+    for path, fault in ((path, wrong[place]) for place, path in enumerate(calls) if place in wrong):
+        field = fault.field if fault.field in ("args", "meta") else f"options.{fault.field}"
+        faults.append((f"{path}{field}", str(fault).removeprefix(f"{fault.field}: ")))
+    _refuse(faults)
     made = start_workflow(plan)
     ensure_periodic(ADVANCE, EVERY)
-    return json_response({"workflow": _render(made)}, 201, headers={"Location": f"{request.path}/{made.id}"})
+    response["Location"] = f"{request.path}/{made.id}"
+    return Status(201, {"workflow": _render(made)})
 
 
 @router.get("/workflows/{number}", auth=READ)
-def show(request: HttpRequest, number: str) -> HttpResponse:
+def show(request: HttpRequest, number: str) -> Answer:
     """Show the state of a workflow and its parts."""
     try_advance(_find(number).id)
-    return json_response({"workflow": _render(_find(number))})
+    return {"workflow": _render(_find(number))}
 
 
 @router.delete("/workflows/{number}", auth=ADMIN)
-def cancel(request: HttpRequest, number: str) -> HttpResponse:
+def cancel(request: HttpRequest, number: str) -> Answer:
     """Cancel a workflow; running jobs may finish."""
     ended = cancel_workflow(_find(number))
     found = _find(number)
     if ended is None:
         message = f"The workflow is {found.state}."
         raise conflict(message, workflow_id=number, current_state=found.state)
-    body = {**_render(found), "steps_cancelled": ended[0], "steps_already_completed": ended[1]}
-    return json_response({"workflow": body})
+    return {"workflow": {**_render(found), "steps_cancelled": ended[0], "steps_already_completed": ended[1]}}
 
 
 def _refuse(found: Sequence[tuple[str, str]]) -> None:
@@ -92,7 +86,7 @@ def _refuse(found: Sequence[tuple[str, str]]) -> None:
         raise Problem(400, "invalid_workflow", message, details={"validation_errors": errors})
 
 
-def _graph(plan: Mapping[str, Any]) -> dict[str, Any]:
+def _graph(plan: Mapping[str, Any]) -> Answer:
     """Return a plan of steps that depend on each other, each merged with the options that apply to all."""
     usual = plan.get("options") or {}
     steps = [{"depends_on": [], **step} for step in plan.get("steps") or []]
@@ -162,21 +156,16 @@ def _faults_of_model(model: type[BaseModel], part: Mapping[str, Any], path: str)
     return []
 
 
-def _fault_of_call(path: str, fault: FieldInvalid) -> tuple[str, str]:
-    field = fault.field if fault.field in ("args", "meta") else f"options.{fault.field}"
-    return f"{path}{field}", str(fault).removeprefix(f"{fault.field}: ")
-
-
 def _find(number: str) -> Workflow:
     return the_one(Workflow.objects.filter(id=parse_id("workflow", number)), "workflow", number)
 
 
-def _render(workflow: Workflow) -> dict[str, Any]:
+def _render(workflow: Workflow) -> Answer:
     parts = parts_of(workflow)
     rows = CallQueue.objects.only("state", "error", "started_at", "finished_at")
     calls = rows.in_bulk([part.call for part in parts if part.call is not None])
     errors = _errors(parts, calls)
-    started = {part.place: _part(part, calls, errors) for part in parts if part.role == STEP}
+    shown = {(part.role, part.place): _part(part, calls, errors) for part in parts}
     is_graph = workflow.kind == GRAPH
     open_state = "pending" if is_graph else "waiting"
     waiting = {"state": open_state if workflow.state == "running" else "cancelled", "job_id": None}
@@ -184,51 +173,49 @@ def _render(workflow: Workflow) -> dict[str, Any]:
         {
             **({"id": plan["id"], "depends_on": plan["depends_on"]} if is_graph else {"index": place}),
             "type": plan.get("type"),
-            **(started.get(place) or waiting),
+            **shown.get((STEP, place), waiting),
         }
         for place, plan in enumerate(workflow.plan)
     ]
-    parts_name = "jobs" if workflow.kind in ("group", "batch") else "steps"
+    name = parts_field({"type": workflow.kind})
     states = [step["state"] for step in steps]
-    failed = [str(part.call) for part in parts if part.outcome == "failed" and part.call]
+    times = {"created_at": workflow.created_at, "completed_at": workflow.ended_at}
     return without_nulls(
         {
             "id": str(workflow.id),
             "type": workflow.kind,
             "name": workflow.name or None,
             "state": workflow.state,
-            parts_name: steps,
-            f"{parts_name}_total": len(steps),
-            f"{parts_name}_completed": states.count("completed"),
-            "callbacks": {part.role: _part(part, calls, errors) for part in parts if part.role != STEP} or None,
+            name: steps,
+            f"{name}_total": len(steps),
+            f"{name}_completed": states.count("completed"),
+            "callbacks": {role: body for (role, _), body in shown.items() if role != STEP} or None,
             "failed_step_index": workflow.failed_part,
-            "failed_job_ids": failed or None,
+            "failed_job_ids": [str(part.call) for part in parts if part.outcome == "failed" and part.call] or None,
             "errors": [*errors.values()] or None,
-            "created_at": format_time(workflow.created_at),
-            "cancelled_at": format_time(workflow.ended_at) if workflow.state == "cancelled" else None,
+            "created_at": workflow.created_at,
+            "cancelled_at": workflow.ended_at if workflow.state == "cancelled" else None,
             "metadata": {
-                "created_at": format_time(workflow.created_at),
-                "completed_at": format_time(workflow.ended_at),
+                **times,
                 "job_count": len(steps),
-                "completed_count": states.count("completed"),
-                "failed_count": states.count("failed"),
+                **{f"{state}_count": states.count(state) for state in ("completed", "failed")},
             },
         }
     )
 
 
-def _part(part: Part, calls: Mapping[UUID, CallQueue], errors: Mapping[int, dict[str, Any]]) -> dict[str, Any]:
+def _part(part: Part, calls: Mapping[UUID, CallQueue], errors: Mapping[int, dict[str, Any]]) -> Answer:
     if part.child is not None:
         return {"state": part.child.state, "workflow_id": str(part.child.id), "result": part.result}
     call = calls.get(part.call) if part.call else None
     state = part.outcome
     if state == "open":
         state = "pending" if call is None else _SHOWN.get(ojs_state(call.state), ojs_state(call.state))
-    body = {"state": state, "job_id": part.call and str(part.call), "result": part.result}
-    body["error"] = errors.get(part.pk)
+    job_id = part.call and str(part.call)
+    body: Answer = {"state": state, "job_id": job_id, "result": part.result, "error": errors.get(part.pk)}
     if call is not None:
         ended = call.finished_at if call.state == State.COMPLETED else None
-        body |= {"started_at": format_time(call.started_at), "completed_at": format_time(ended)}
+        body |= {"started_at": call.started_at, "completed_at": ended}
     return without_nulls(body)
 
 

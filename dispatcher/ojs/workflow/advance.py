@@ -21,6 +21,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections
+from django.db.models import Q
 from django.db.models.functions import Now
 from pydantic import ValidationError
 
@@ -33,8 +34,18 @@ from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.pagination import json_bytes
 from dispatcher.ojs.wire import ANSWER_BYTES, Problem, fitting
-from dispatcher.ojs.workflow.plan import GRAPH, STEP, End, NextPart, is_workflow, next_parts
-from dispatcher.ojs.workflow.start import draft, enqueue_request, start_parts
+from dispatcher.ojs.workflow.plan import (
+    GRAPH,
+    STEP,
+    End,
+    NextPart,
+    draft,
+    enqueue_request,
+    is_workflow,
+    next_parts,
+    start_parts,
+)
+from dispatcher.states import TERMINAL
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +88,10 @@ def advance(number: UUID) -> None:
 
 
 def try_advance(number: UUID) -> None:
-    """Advance a workflow; log an error."""
+    """Advance a workflow. An error is logged, and the periodic task tries again: what was recorded before stays."""
     try:
         advance(number)
     except Exception:
-        _check_usable()
         logger.exception(_FAILED, number)
 
 
@@ -91,13 +101,26 @@ def advance_all() -> int:
     After 0.5 seconds the rest is left to the next run.
     """
     until = monotonic() + _BUDGET_S
-    numbers = sql.fetch("workflows_with_news", UUID, {"most": _MAX_WORKFLOWS, "now": None})
+    numbers = _with_news()
     done = 0
     while numbers and (not done or monotonic() < until):
         batch, numbers = numbers[:_BATCH], numbers[_BATCH:]
         numbers += [each for each in _advance_safely(batch) if each not in numbers]
         done += len(batch)
     return done
+
+
+def _with_news() -> list[UUID]:
+    """Return the workflows in which a part has ended, or whose `look_at` has come; oldest news first.
+
+    One with a later `look_at` is left out until then, here and not afterwards: many such could use up the limit.
+    """
+    ready = Q(workflow__look_at=None) | Q(workflow__look_at__lte=Now())
+    ended = Part.objects.filter(ready, outcome="open", ended_at__isnull=False).order_by("ended_at")
+    due = Workflow.objects.filter(look_at__lte=Now()).order_by("look_at")
+    news = [*ended.values_list("ended_at", "workflow_id")[:_MAX_WORKFLOWS]]
+    news += due.values_list("look_at", "id")[:_MAX_WORKFLOWS]
+    return list(dict.fromkeys(number for _, number in sorted(news)))[:_MAX_WORKFLOWS]
 
 
 def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
@@ -122,10 +145,11 @@ def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
     return cancelled, done
 
 
-def workflow_of(call: CallQueue) -> UUID | None:
-    """Return the workflow of a call."""
+def advance_after(call: CallQueue) -> None:
+    """Advance the workflow of a call that has ended; see try_advance."""
     belongs = (job_of(call).envelope or {}).get("workflow")
-    return UUID(belongs["id"]) if belongs else None
+    if belongs and call.state in TERMINAL:
+        try_advance(UUID(belongs["id"]))
 
 
 def parts_of(workflow: Workflow) -> Sequence[Part]:

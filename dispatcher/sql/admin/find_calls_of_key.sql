@@ -10,7 +10,18 @@ UNION
 (SELECT call.id
    FROM dispatcher_ratelimitkey AS key
    JOIN dispatcher_lane AS lane ON {{lane_spends(lane, key)}}
-  CROSS JOIN LATERAL {{calls_in_lane(lane.id)}} AS call
+  CROSS JOIN LATERAL (
+       (SELECT call.id
+          FROM dispatcher_callqueue AS call
+         WHERE {{waits_in(call, lane.id)}}
+         ORDER BY call.position
+         LIMIT %(most)s::int)
+       UNION ALL
+       (SELECT call.id
+          FROM dispatcher_callqueue AS call
+         WHERE {{waits_alone_in(call, lane.id)}}
+         ORDER BY call.position
+         LIMIT %(most)s::int)) AS call
   WHERE key.name = %(name)s::text
   LIMIT %(most)s::int)
 UNION

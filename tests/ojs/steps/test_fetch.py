@@ -16,11 +16,11 @@ from dispatcher.ending import Reported
 from dispatcher.engine import ends, workers
 from dispatcher.lifecycle import claim
 from dispatcher.models import CallQueue, Process, Queue, RateLimitKey, Slot
+from dispatcher.ojs import enqueue, pull_workers, worker_reports
 from dispatcher.ojs import fetch as pull
-from dispatcher.ojs import pull_workers, queues, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
+from dispatcher.ojs.jobs import OjsOptions
 from dispatcher.ojs.models import Job, PullWorker
-from dispatcher.ojs.options import OjsOptions
 from dispatcher.ojs.worker_reports import Progress, RejectedReport
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -105,17 +105,17 @@ def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> Non
 def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_it() -> None:
     CallQueue.objects.send("noop", queue="old")
     for name in ("old", "new", "new"):
-        queues.open_queue(name)
+        enqueue.open_queue(name)
     assert dict(Queue.objects.values_list("name", "delivery")) == {"mail": "http", "old": "broker", "new": "http"}
 
 
 def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes() -> None:
     for name in ("mine", "celerys"):
-        queues.open_queue(name)
+        enqueue.open_queue(name)
         CallQueue.objects.send("mail.celery", args=[None, []], queue=name)
-    assert queues.assign_queues(["mine"]) == []
+    assert enqueue.assign_queues(["mine"]) == []
     workers.record_heartbeat(replace(HERE, queues=["mine", "celerys"]), [])
-    assert queues.assign_queues(["mine", "celerys"]) == ["celerys"]
+    assert enqueue.assign_queues(["mine", "celerys"]) == ["celerys"]
     # The call that waited was let in at once.
     assert dict(CallQueue.objects.values_list("queue", "state")) == {"mine": "available", "celerys": "dispatched"}
 

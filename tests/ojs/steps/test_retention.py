@@ -9,7 +9,7 @@ from django.db import models
 
 from dispatcher import engine
 from dispatcher.lifecycle.retention import old
-from dispatcher.ojs import retention
+from dispatcher.ojs import extension as retention
 from dispatcher.ojs.models import EventLogEntry, Part, PullWorker, Workflow
 from tests.builders import T0, at
 from tests.steps.test_references import Referencing, kept, referencing  # noqa: F401

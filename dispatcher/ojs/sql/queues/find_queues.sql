@@ -1,4 +1,4 @@
--- find_queues: the rows of these queues: who serves each, and whether it takes a bounded number of calls.
-SELECT queue.name, queue.delivery, queue.is_undecided, queue.max_depth IS NOT NULL AS is_bounded
+-- find_queues: the rows of these queues: who serves each, and how many calls it takes.
+SELECT queue.name, queue.delivery, queue.is_undecided, queue.max_depth
   FROM dispatcher_queue AS queue
  WHERE queue.name = ANY (%(names)s::text[])

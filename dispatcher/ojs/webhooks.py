@@ -8,24 +8,24 @@ import hmac
 import json
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from http import HTTPStatus
 from time import monotonic, time
 from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
 from uuid import UUID
 
+import requests
 from django.db.models.functions import Now
 
-from dispatcher import api, sql
+from dispatcher import api, outbound, sql
 from dispatcher.errors import RateLimited, TargetRefused
 from dispatcher.lifecycle.run import retry_after
 from dispatcher.models import CallQueue
 from dispatcher.ojs.errors import WebhookRefused
 from dispatcher.ojs.events.query import EventFilter, after
-from dispatcher.ojs.events.source import posts_among
 from dispatcher.ojs.models import Subscription
-from dispatcher.ojs.webhooks import egress
 from dispatcher.request import Call
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,8 @@ def _send(subscription: Subscription, events: list[dict[str, Any]]) -> int:
 def _without_own_posts(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out events of posts, whose delivery would cause further events without end."""
     jobs = {str(event["data"]["job_id"]) for event in events if "job_id" in event["data"]}
-    posts = posts_among(jobs, _POST)
+    found = CallQueue.objects.filter(id__in=jobs, task=_POST)
+    posts = {str(number) for number in found.values_list("id", flat=True)}
     return [
         event
         for event in events
@@ -150,7 +151,7 @@ def _post(found: Subscription, event: dict[str, Any]) -> int:
         "X-OJS-Timestamp": now,
         "X-OJS-Signature": signature(found.secret, now, body),
     }
-    response = egress.post(found.url, body.encode(), headers)
+    response = _follow(found.url, body.encode(), headers)
     if (wait := retry_after(response)) is not None:
         raise RateLimited(min(wait, _LONGEST_WAIT), key=key_of(found))
     if response.status_code != HTTPStatus.TOO_MANY_REQUESTS and response.status_code // 100 == _CLIENT_ERROR:
@@ -163,3 +164,44 @@ def _post(found: Subscription, event: dict[str, Any]) -> int:
 def signature(secret: str, at: str, body: str) -> str:
     """Return the signature of a post (ojs-webhooks, section 7)."""
     return "sha256=" + hmac.new(secret.encode(), f"{at}.{body}".encode(), hashlib.sha256).hexdigest()
+
+
+_REDIRECTS: Final = 3
+_REPEATED: Final = (
+    HTTPStatus.MOVED_PERMANENTLY,
+    HTTPStatus.FOUND,
+    HTTPStatus.TEMPORARY_REDIRECT,
+    HTTPStatus.PERMANENT_REDIRECT,
+)
+"""Redirects that repeat the POST; 303 asks for a GET, which delivers nothing."""
+
+
+def problem_of(url: str) -> str | None:
+    """Return why a webhook may not post to a URL, or None; the address is not resolved."""
+    if (problem := outbound.problem_of(url)) is not None:
+        return problem
+    host = outbound.host_of(url)
+    if urlsplit(url).scheme == "https" or outbound.is_allowed(host, host):
+        return None
+    return f"{url!r} is not https: the post could be read and changed in transit. Use https, {outbound.REMEDY}"
+
+
+def _follow(url: str, body: bytes, headers: Mapping[str, str]) -> requests.Response:
+    """Post, follow redirects, and return the response: a 2xx, or any status from 400.
+
+    Raises TargetRefused if the target is not allowed, HTTPError if a redirect cannot be followed.
+    """
+    for _ in range(1 + _REDIRECTS):
+        if (problem := problem_of(url)) is not None:
+            raise TargetRefused(problem)
+        response = outbound.request("post", url, data=body, headers=headers, allow_redirects=False, stream=True)
+        if not HTTPStatus.MULTIPLE_CHOICES <= response.status_code < HTTPStatus.BAD_REQUEST:
+            return response
+        location = response.headers.get("Location", "")
+        if response.status_code not in _REPEATED or not location:
+            break
+        url = urljoin(url, location)
+    message = (
+        f"{response.status_code} {response.reason}: it redirects to {location or 'nowhere'}, so nothing is delivered"
+    )
+    raise requests.HTTPError(message, response=response)

@@ -1,1 +1,0 @@
-"""Webhooks: events posted to subscribers (ojs-webhooks)."""
