@@ -228,7 +228,6 @@ def test_a_rate_limit_that_is_global_is_right(become: Callable[..., Celery], set
         (["api"], [("E021", "[0] is 'api'")]),
         ("api", [("E001", "DISPATCHER['tasks'] is 'api': give a dict or a list")]),
     ],
-    ids=str,
 )
 def test_a_typo_in_the_limits_of_tasks_is_found(
     become: Callable[..., Celery], settings: Any, tasks: Any, wanted: list[tuple[str, str]]
