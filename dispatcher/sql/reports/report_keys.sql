@@ -11,7 +11,8 @@
 -- Relies on slot_key, start_key, call_waiting, call_aside, call_oversized and call_unplaced.
 WITH {{clock}}, chosen AS MATERIALIZED (
     SELECT key.id, key.name, key.is_paused, key.blocked_until, {{policy_columns(key)}},
-           {{limited_since(key, clock.now)}} AS limited_at
+           -- Its own limits hold again when an override has ended.
+           GREATEST(key.limited_at, CASE WHEN key.override_until <= clock.now THEN key.override_until END) AS limited_at
       FROM clock
      CROSS JOIN dispatcher_ratelimitkey AS key
      WHERE key.id = ANY (ARRAY(SELECT id FROM dispatcher_ratelimitkey WHERE %(names)s::text[] IS NULL
