@@ -27,7 +27,7 @@ _QUEUE: Final = "queue:"
 _NOT_STARTED: Final = (*WAITING, State.DISPATCHED, *DUE)
 _UNOVERRIDDEN: Final[dict[str, Any]] = {
     "override_until": None,
-    **{f"override_{column}": None for column in Policy().columns() if column not in LASTING},
+    **{f"override_{column}": None for column in Policy().columns() if strategy_of(column) not in LASTING},
 }
 """The columns of a key without an override."""
 _MOST_ENDED: Final = 100
@@ -137,7 +137,7 @@ def override(name: str, limits: Mapping[str, Any], until: datetime, *, by: By = 
     values: dict[str, Any] = {
         f"override_{column}": value if strategy_of(column) in limits else F(column)
         for column, value in policy.columns().items()
-        if column not in LASTING
+        if strategy_of(column) not in LASTING
     }
     with history.recorded("override", by, names=[name]):
         key = _change(name, **values, override_until=ends_at, limited_at=_now())

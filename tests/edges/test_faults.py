@@ -68,7 +68,9 @@ def empty(services: Services) -> Iterator[str]:
 
 
 def test_every_command_of_the_app_is_tried_here() -> None:
-    assert {name for name, app in get_commands().items() if app.startswith("dispatcher")} == set(COMMANDS)
+    # One of them reads no database.
+    known = {name for name, app in get_commands().items() if app.startswith("dispatcher")}
+    assert known == {*COMMANDS, "dispatcher_tasks"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
