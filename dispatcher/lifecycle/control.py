@@ -35,6 +35,15 @@ _MOST_ENDED: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Blocked:
+    id: int
+    name: str
+    blocked_until: datetime
+    is_coming: bool
+    """Whether the next trip that locks the key writes it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Moved:
     """A call that waits again, for its time or in its lane, if it has one yet; those that were moved come in order."""
 
@@ -100,22 +109,13 @@ def block(
         raise PolicyInvalid("wait", f"{wait} must be from 0 to 366 days; to stop a key for longer, pause it.")
     unrecorded: AbstractContextManager[dict[str, dict[str, Any]]] = nullcontext({})
     with unrecorded if by is None else history.recorded("block", by, names=names) as coming, sql.atomic():
-        keys = RateLimitKey.objects.filter(name__in=names).order_by("id")
-        free = list(keys.select_for_update(no_key=True, skip_locked=True).values_list("id", flat=True))
-        until = (now or sql.now()) + wait
-        keys.filter(id__in=free).update(blocked_until=Greatest("blocked_until", Value(until)))
-        notes = []
-        blocked = list(keys)
+        blocked = sql.fetch("block_keys", _Blocked, {"names": list(names), "wait": wait, "now": now})
         for key in blocked:
-            ends_at = max(until, key.blocked_until or until)
-            notes.append(Note(at=ends_at, key_id=key.id, is_forced=False))
-            if key.id not in free:
-                coming[key.name] = {"blocked_until": ends_at.isoformat()}
-                Block.objects.create(key_id=key.id, until=until)
-                notes.append(Note(at=_now(), key_id=key.id, is_forced=False))
-            data = {"key": key.name, "until": ends_at.isoformat(), "reason": "blocked"}
+            until = key.blocked_until.isoformat()
+            if key.is_coming:
+                coming[key.name] = {"blocked_until": until}
+            data = {"key": key.name, "until": until, "reason": "blocked"}
             registered().note_event("rate_limit.dynamic_adjusted", data)
-        Note.objects.bulk_create(notes)
     return [key.id for key in blocked]
 
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from django.db.models import Value
+from django.db.models.functions import Least
+
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.ending import InFlight
@@ -70,10 +73,11 @@ def mark_stopped(worker: UUID, *, now: datetime | None = None) -> None:
     """
     with sql.atomic():
         mine = Worker.objects.filter(id=worker, stopped_at=None).select_for_update(skip_locked=True, no_key=True)
-        if (row := mine.first()) is not None:
-            row.stopped_at = row.seen_at = at = now or sql.now()
-            row.serves_until = min(row.serves_until, at + (conf().queue_grace or timedelta(0)))
-            row.save(update_fields=["stopped_at", "seen_at", "serves_until"])
+        at = now or sql.now()
+        until = Least("serves_until", Value(at + (conf().queue_grace or timedelta(0))))
+        Worker.objects.filter(id__in=list(mine.values_list("id", flat=True))).update(
+            stopped_at=at, seen_at=at, serves_until=until
+        )
 
 
 def held(worker: UUID) -> list[InFlight]:

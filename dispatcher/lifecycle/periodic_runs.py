@@ -8,7 +8,6 @@ from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.models import PeriodicRun, Worker
 
 TICK: Final = "dispatcher.tick"
 RECOVER: Final = "dispatcher.recover"
@@ -92,15 +91,5 @@ def begin(
 
 def last_runs(tasks: Collection[Periodic], *, now: datetime | None = None) -> list[LastRun]:
     """Return when these tasks last started, in this order."""
-    at = now or sql.now()
-    runs = PeriodicRun.objects.in_bulk([task.name for task in tasks])
-    workers = Worker.objects.in_bulk([run.ran_by for run in runs.values() if run.ran_by is not None])
-
-    def last(task: Periodic, run: PeriodicRun | None) -> LastRun:
-        # A tick that never ran is late; others may be yet to come.
-        if run is None:
-            return LastRun(name=task.name, ran_at=None, worker=None, at=at, is_late=task.name == TICK)
-        worker = workers[run.ran_by].name if run.ran_by in workers else None
-        return LastRun(name=task.name, ran_at=run.ran_at, worker=worker, at=at, is_late=run.ran_at + task.late < at)
-
-    return [last(task, runs.get(task.name)) for task in tasks]
+    names, lates = [task.name for task in tasks], [task.late for task in tasks]
+    return sql.fetch("report_runs", LastRun, {"names": names, "lates": lates, "now": now})

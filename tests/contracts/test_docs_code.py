@@ -18,6 +18,7 @@ from django.core.management import get_commands, load_command_class
 from django.db import connection
 from pytest_django import Settings
 
+from dispatcher import limited as limits
 from dispatcher.conf import conf
 from dispatcher.models import CallQueue, RateLimitKey
 from project.celery import app as project_app
@@ -72,6 +73,7 @@ def app() -> Iterator[Celery]:
 @pytest.fixture
 def reader_names(monkeypatch: pytest.MonkeyPatch, settings: Settings, app: Celery) -> dict[str, Any]:
     """Return the names and modules that the pages use without defining them."""
+    monkeypatch.setattr(limits, "_decorated", [])
     settings.DISPATCHER = {"keys": {name: {} for name in KEYS} | {"tenant:*": {}}}
 
     def task(name: str) -> Any:

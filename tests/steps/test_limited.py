@@ -53,7 +53,7 @@ def late() -> None: ...
 def free(word: str = "") -> None: ...
 
 
-@shared_task(name="free.rated", rate_limit="100/m")
+@shared_task(name="free.rated")
 def rated() -> None: ...
 
 
@@ -69,6 +69,7 @@ def computed(user: int, word: str = "") -> None: ...
 def _declared(settings: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     # Not for other tests.
     monkeypatch.setattr(limits, "_decorated", [])
+    monkeypatch.setattr(rated, "rate_limit", "100/m", raising=False)
     limited("smtp")(decorated)
     limited(keys=lambda user, **_: {f"tenant:{user % 2}": 2})(computed)
     settings.DISPATCHER = {
@@ -331,7 +332,6 @@ def test_with_redis_the_lowest_priority_goes_first() -> None:
         ({"expires": -1}, "expires"),
         ({"router": object()}, "router"),
     ],
-    ids=str,
 )
 def test_an_option_that_a_call_cannot_have_is_refused_by_name(options: dict[str, Any], field: str) -> None:
     with pytest.raises(CallInvalid) as refused:
