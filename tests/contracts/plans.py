@@ -78,7 +78,9 @@ class Hot:
 
     def values(self) -> list[Any]:
         """Return the values of its parameters, in their order."""
-        return [self.given[name] for name in sql.statement(self.name).parameters]
+        return [
+            self.given[name] if name != "now" else self.given.get(name) for name in sql.statement(self.name).parameters
+        ]
 
 
 def hot(name: str, most: int, before: Sequence[str] = ALONE, /, **given: Any) -> Hot:

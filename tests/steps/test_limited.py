@@ -1,7 +1,7 @@
 """Existing tasks under limits: however a task is sent, its call is written, with the keys that are declared for it."""
 
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from time import thread_time
 from typing import Any
@@ -66,10 +66,10 @@ def computed(user: int, word: str = "") -> None: ...
 
 
 @pytest.fixture(autouse=True)
-def _declared(settings: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def _declared(settings: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Not for other tests.
     monkeypatch.setattr(limits, "_decorated", [])
-    monkeypatch.setattr(rated, "rate_limit", "100/m", raising=False)
+    rated.rate_limit = "100/m"
     limited("smtp")(decorated)
     limited(keys=lambda user, **_: {f"tenant:{user % 2}": 2})(computed)
     settings.DISPATCHER = {
@@ -77,6 +77,8 @@ def _declared(settings: Any, broker: Broker, monkeypatch: pytest.MonkeyPatch) ->
         "tasks": {"mails.send": ["smtp", "tenant:{tenant}"], "mails.*": ["smtp"]},
         "delivery": {"*": "direct"},
     }
+    yield
+    rated.rate_limit = None
 
 
 def keys_of(call: CallQueue) -> list[str]:

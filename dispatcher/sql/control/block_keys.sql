@@ -1,5 +1,5 @@
 -- block_keys: let nothing start under these keys before this time; a later block is never shortened. No lock is waited
--- for: the block of a key that another transaction keeps locked is a row, and the next trip that locks the key writes it
+-- for: the block of a key that another transaction keeps locked is a row, which the next trip that locks the key writes
 -- there. Leaves a note for each at its end, and one at once for those that were locked.
 WITH wanted AS MATERIALIZED (
     SELECT key.id, key.name, asked.now, asked.now + %(wait)s::interval AS until,

@@ -7,5 +7,5 @@ freed AS (
     RETURNING slot.key_id
 ), noted AS (
     INSERT INTO dispatcher_note (at, key_id)
-    SELECT DISTINCT {{now}}, freed.key_id FROM freed WHERE freed.key_id IS NOT NULL
+    SELECT DISTINCT LEAST({{now}}, clock_timestamp()), freed.key_id FROM freed WHERE freed.key_id IS NOT NULL
 )
