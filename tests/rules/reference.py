@@ -589,6 +589,8 @@ class Seat:
     weight: int
     turn: int | None = None
     paid: int = 0
+    is_new: bool = True
+    """Whether it was not in line when the trip found it."""
 
     @property
     def clock(self) -> Line:
@@ -843,6 +845,7 @@ class _Choice:
             calls = self.state.waiting(id)
             seat.paid = seat.length(self._cost(lane, calls[0], fair.id) if calls else 1)
             seat.turn = lane.served_at if lane.place == fair.id else None
+            seat.is_new = seat.turn is None
         return seats
 
     def _next(self) -> dict[Line, int]:
@@ -866,7 +869,8 @@ class _Choice:
         return (costs[place] if place < len(costs) else None) or 1
 
     def _turn_now(self, seat: Seat) -> int:
-        return self.next[seat.line] if seat.turn is None else seat.turn
+        # Who comes new is before those in line with the same turn.
+        return self.next[seat.line] - seat.is_new if seat.turn is None else seat.turn
 
     def _is_behind(self, lane: Lane) -> bool:
         """Return whether another lane of its share comes first: the least often met, then the least recently served."""

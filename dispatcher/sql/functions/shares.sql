@@ -88,7 +88,7 @@ BEGIN
                  CASE WHEN mine.turn IS NOT NULL THEN mine.length END AS length,
                  ceil(p_room * line.weight::float8 / (sum(line.weight::float8 / line.lanes) OVER rivals)
                       / line.lanes)::int + 1 AS heads,
-                 min(COALESCE(mine.turn, line.next)) OVER rivals AS first
+                 min(COALESCE(mine.turn, line.next - 1)) OVER rivals AS first
             FROM mine
             JOIN line ON line.key_id = mine.key_id AND line.priority = mine.priority AND line.share_id = mine.share_id
             JOIN line AS clock
