@@ -35,6 +35,8 @@ _BUDGET_S: Final = 2.0
 """How long one round writes to the backend."""
 _REST_S: Final = 60.0
 """How long a backend that failed is left alone."""
+_UNSTORED_S: Final = 10.0
+"""How long after a round the next one is without a backend: few calls have error callbacks, and each round connects."""
 _OLDEST: Final = timedelta(days=1)
 """What ended longer ago is not stored any more."""
 _UNSEEN: Final = timedelta(minutes=1)
@@ -43,7 +45,7 @@ _UNSENT: Final = ("disabled://", "rpc://")
 
 
 class _Round:
-    """One round at a time in a process, and until when a backend that failed is left alone."""
+    """One round at a time in a process, and until when there is none."""
 
     lock: Final = Lock()
     rests_until = 0.0
@@ -83,6 +85,8 @@ def report(*, budget: float = _BUDGET_S) -> int:
                 stored += _end(call)
                 last = call
             _advance(last.finished_at, last.id)
+        if not is_wanted():
+            _Round.rests_until = monotonic() + _UNSTORED_S
     except Exception:
         # Each backend has errors of its own; the place in the order is kept, and the round goes on from there.
         _Round.rests_until = monotonic() + _REST_S
