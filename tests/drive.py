@@ -143,10 +143,13 @@ class Drive(ABC):
         assert engine.sweep() == 0, "a lane or a key was without the note that leads to it"
         engine.tick(now=self.clock.now)
 
-    def forward(self, seconds: float) -> None:
-        """Let time pass; a tick comes at its end."""
+    def forward(self, seconds: float, *, is_swept: bool = True) -> None:
+        """Let time pass; a tick comes at its end, without a sweep if workers have left lanes ready that none served."""
         self.clock.forward(seconds)
-        self.tick()
+        if is_swept:
+            self.tick()
+        else:
+            engine.tick(now=self.clock.now)
 
     def recover(self) -> int:
         """Put back calls whose leases are over; return how many."""

@@ -6,7 +6,6 @@ from itertools import cycle
 
 import pytest
 
-from dispatcher import engine
 from dispatcher.api import any_of
 from dispatcher.models import CallQueue
 from dispatcher.states import TERMINAL
@@ -41,10 +40,8 @@ def work(*drives: Drive, seconds: float = 0.025, room: int = 2, use: Callable[[]
             ]
             runs = [held[1:] + each.result() for held, each in zip(runs, taking, strict=True)]
             most = max(most, use())
-            # Without a sweep: behind lanes that were let go for the room of a key, and not served yet, one that waits
-            # may have room, too. Who serves them looks at the key.
-            drives[0].clock.forward(seconds)
-            engine.tick(now=drives[0].clock.now)
+            # Behind lanes that were let go for the room of a key, one that waits may have room, too.
+            drives[0].forward(seconds, is_swept=False)
             if not CallQueue.objects.exclude(state__in=TERMINAL).exists():
                 return most
     message = f"calls are left after {ROUNDS} rounds"
