@@ -430,7 +430,7 @@ def test_a_broker_whose_library_is_missing_or_that_does_not_exist_is_e018(
     assert (message.id, words in f"{message.msg} {message.hint}") == ("dispatcher.E018", True)
 
 
-def test_psycopg2_beside_psycopg_3_is_w021(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_psycopg2_beside_psycopg_3_is_w023(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = ModuleType("psycopg2")
     installed.__spec__ = ModuleSpec("psycopg2", None)
     monkeypatch.setitem(sys.modules, "psycopg2", installed)
