@@ -15,8 +15,8 @@ from django.core.management import call_command
 from django.db import connections
 
 from project.conformance.table import SUITES, Case, page, read
-from project.run_dirs import RUN, RunDirBusy
 from project.processes import ChildFailed, Stack, free_port
+from project.run_dirs import RUN, RunDirBusy
 from project.services import embedded
 
 ROOT = Path(__file__).parents[2]
@@ -66,9 +66,16 @@ def _run(url: str, suites: Path, report: Path, more: list[str]) -> None:
 def _write(cases: list[Case], *, is_own: bool) -> None:
     failed = [case.test_id for case in cases if not case.has_passed]
     unexplained = [case.test_id for case in cases if not case.has_passed and not case.why]
-    report = {"passed": len(cases) - len(failed), "failed": len(failed), "failed_ids": failed, "unexplained": unexplained}
+    report = {
+        "passed": len(cases) - len(failed),
+        "failed": len(failed),
+        "failed_ids": failed,
+        "unexplained": unexplained,
+    }
     RESULT.write_text(json.dumps(report, indent=2) + "\n")
-    print(f"{report['passed']} passed, {report['failed']} failed, of which {len(unexplained)} are not explained: {RESULT}")
+    print(
+        f"{report['passed']} passed, {report['failed']} failed, of which {len(unexplained)} are not explained: {RESULT}"
+    )
     if is_own:
         PAGE.write_text(page(cases))
     sys.exit(1 if unexplained or not cases else 0)

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 SUITES: Final = Path(__file__).parents[2] / "conformance" / "suites"
-
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,8 @@ _MATCHER = Flaw(
     messages=re.compile(r'expected \{"\$'),
 )
 _HISTORY = Flaw(
-    why="expects error types that no request of the case contains", messages=re.compile(r"\.errors\[\d\]\.type: expected")
+    why="expects error types that no request of the case contains",
+    messages=re.compile(r"\.errors\[\d\]\.type: expected"),
 )
 _RESULTS = Flaw(
     why="expects `parent_results` to be a list, where the spec has an object by step",
@@ -53,12 +54,11 @@ EXPLAINED: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One case: its folder and category, whether it passed, and the messages of the runner if it did not."""
+    """One case: its folder, whether it passed, and the messages of the runner if it did not."""
 
     test_id: str
     name: str
     folder: str
-    category: str
     has_passed: bool
     messages: Sequence[str] = ()
     is_hooked: bool = False
@@ -74,20 +74,17 @@ class Case:
 def read(report: Path, suites: Path) -> list[Case]:
     """Return the cases of a report."""
     results = json.loads(report.read_text())["results"] if report.exists() else []
-    folders = {_key(path): path.relative_to(suites).parts for path in suites.rglob("*.json")}
+    folders = {_key(path): path.relative_to(suites).parts[0] for path in suites.rglob("*.json")}
     hooked = {_key(path) for path in suites.rglob("*.json") if "test_directive" in path.read_text()}
     found = []
     for result in results:
-        parts = folders.get((result["test_id"], result.get("name")), ("cases", result.get("category", "")))
-        category = parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 -- folder, category, file
         has_passed = result["status"] == "pass"
         name = str(result.get("name", ""))
         messages = [failure["message"] for failure in result.get("failures") or []]
         case = Case(
             test_id=result["test_id"],
             name=name,
-            folder=parts[0],
-            category=category,
+            folder=folders.get((result["test_id"], result.get("name")), "cases"),
             has_passed=has_passed,
             messages=messages,
             is_hooked=(result["test_id"], name) in hooked,
@@ -98,28 +95,28 @@ def read(report: Path, suites: Path) -> list[Case]:
 
 def page(cases: list[Case]) -> str:
     """Write the page."""
-    rows: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    rows: dict[str, list[Case]] = defaultdict(list)
+    reasons: dict[str, list[str]] = defaultdict(list)
     for case in cases:
-        rows[case.folder, case.category].append(case)
+        rows[case.folder].append(case)
+        if not case.has_passed:
+            reasons[case.why or "a fault of the server"].append(f"{case.test_id} ({case.name})")
     lines = [
         "# Conformance",
         "",
         "The results of the public cases of the Open Job Spec in `conformance/suites` against a running server.",
         "`make conformance` writes this page; do not edit it.",
         "",
-        "| level or extension | category | passed | of |",
-        "|---|---|---|---|",
+        "| level or extension | passed | of |",
+        "|---|---|---|",
     ]
-    for (folder, category), found in sorted(rows.items()):
-        passed = sum(case.has_passed for case in found)
-        lines.append(f"| {folder} | {category} | {passed} | {len(found)} |")
-    passed = sum(case.has_passed for case in cases)
-    lines += [f"| **all** | | **{passed}** | **{len(cases)}** |", ""]
-    failed = [case for case in cases if not case.has_passed]
-    if failed:
-        lines += ["## Not passed", "", "| case | name | why |", "|---|---|---|"]
-        lines += [f"| {case.test_id} | {case.name} | {case.why or 'a fault of the server'} |" for case in failed]
-        lines += [""]
+    for folder, found in [*sorted(rows.items()), ("**all**", cases)]:
+        lines.append(f"| {folder} | {sum(case.has_passed for case in found)} | {len(found)} |")
+    if reasons:
+        lines += ["", "## Not passed", ""]
+        texts = (f"- {', '.join(names)}: {why}." for why, names in reasons.items())
+        lines += [fill(each, 120, subsequent_indent="  ", break_on_hyphens=False) for each in texts]
+    lines += [""]
     if hooked := [f"{case.test_id} ({case.name})" for case in cases if case.has_passed and case.is_hooked]:
         lines += [
             "Passed only by a hook of the test server, which acts as the administrator (`test_directive`):",
@@ -127,8 +124,7 @@ def page(cases: list[Case]) -> str:
             "",
         ]
     lines += [
-        "The manifest claims level 4: of the levels 0 to 4, which include those below them, all cases pass but those that no",
-        "correct server passes.",
+        "The manifest claims level 4: of the levels 0 to 4 all cases pass but those that no correct server passes.",
         "",
     ]
     return "\n".join(lines)

@@ -10,9 +10,9 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
 from dispatcher.engine.attempt import retry_while_unavailable
-from dispatcher.ojs import pull_workers, fetch
-from dispatcher.ojs.jobs import job_of
 from dispatcher.models import CallQueue
+from dispatcher.ojs import pull_workers
+from dispatcher.ojs.jobs import job_of
 
 TABLES = (
     *("callqueue", "lane", "lanesite", "slot", "start", "note", "process", "ratelimitkey", "queue", "worker"),

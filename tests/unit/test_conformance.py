@@ -8,7 +8,7 @@ from project.conformance.table import Case, page
 
 
 def case(number: str, *messages: str) -> Case:
-    return Case(test_id=number, name="x", folder="extensions", category="", has_passed=not messages, messages=messages)
+    return Case(test_id=number, name="x", folder="extensions", has_passed=not messages, messages=messages)
 
 
 @pytest.mark.parametrize(
