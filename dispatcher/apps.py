@@ -17,7 +17,7 @@ class DispatcherConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the checks, what follows a migration, and what beat and workers need at their start."""
-        from dispatcher import checks, task_checks  # noqa: F401, PLC0415 -- models must be loaded first
+        from dispatcher import checks  # noqa: F401, PLC0415 -- models must be loaded first
         from dispatcher.celery import fence, send_task  # noqa: PLC0415 -- models must be loaded first
         from dispatcher.worker import steps  # noqa: F401, PLC0415 -- models must be loaded first
 

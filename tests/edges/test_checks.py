@@ -17,7 +17,6 @@ from django.db import connection, connections
 from kombu import transport
 from psycopg import IsolationLevel
 
-from dispatcher import checks as checks_of_app
 from dispatcher.conf import settable
 from project.celery import app as project_app
 
@@ -36,7 +35,7 @@ GOOD: dict[str, Any] = {
 def _without_the_broker_of_the_tests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out that the tests let a broker in memory deliver."""
     if "broker" not in request.fixturenames:
-        monkeypatch.setattr("dispatcher.checks._broker", lambda: ("", ""))
+        monkeypatch.setattr("dispatcher.checks.network._broker", lambda: ("", ""))
 
 
 def found(*, databases: list[str] | None = None) -> list[checks.CheckMessage]:
@@ -353,7 +352,7 @@ def test_a_connection_that_is_closed_after_each_request_is_w015(
     monkeypatch.setitem(
         connection.settings_dict, "OPTIONS", {"connect_timeout": 5, "tcp_user_timeout": 9000, **options}
     )
-    monkeypatch.setattr(checks_of_app, "find_spec", lambda name: name == "psycopg_pool" or None)
+    monkeypatch.setattr("dispatcher.checks.network.find_spec", lambda name: name == "psycopg_pool" or None)
     assert ids() == ([] if is_kept else ["dispatcher.W015"])
     assert all("CONN_HEALTH_CHECKS" in (message.hint or "") for message in found())
 

@@ -14,7 +14,8 @@ from django.db import connection
 from django.test import Client
 from django.urls import reverse
 
-from dispatcher import checks, engine, extension, lanes
+from dispatcher import engine, extension, lanes
+from dispatcher.checks.settings import check_settings
 from dispatcher.errors import ConfigurationError
 from dispatcher.models import Queue, Slot
 from dispatcher.states import State
@@ -87,7 +88,7 @@ def test_the_app_without_the_libraries_of_its_extra_names_the_extra(name: str) -
 @pytest.mark.usefixtures("_without")
 def test_delivery_over_http_is_refused_in_the_settings(settings: Any) -> None:
     settings.DISPATCHER = {"delivery": {"mail*": "http"}}
-    (found,) = checks.check_settings()
+    (found,) = check_settings()
     assert (found.id, "'mail*'" in found.msg, REMEDY in str(found.hint)) == ("dispatcher.E017", True, True)
     with pytest.raises(ConfigurationError, match=r"'mail\*'.*add \"dispatcher.ojs\""):
         lanes.declared_delivery("mail.bulk")
