@@ -20,10 +20,10 @@ from django.utils.safestring import SafeString
 
 from dispatcher import api, reports, sql
 from dispatcher.admin.base import BoundedAdmin
+from dispatcher.admin.limits import ConfirmedForm, LimitsForm, limits_of
 from dispatcher.errors import CallInvalid, PolicyInvalid
 from dispatcher.history import Actor
 from dispatcher.lanes import mixture
-from dispatcher.limits.durations import format_duration, parse_duration
 from dispatcher.limits.policy import HEAVIEST, Policy
 from dispatcher.models import RateLimitKey
 from dispatcher.validate import key_name, moment
@@ -31,72 +31,6 @@ from dispatcher.validate import key_name, moment
 _PASSED = "Give a time to come."
 _SHOWN = 20
 """How many calls a key's page shows that hold it, and that wait for it."""
-
-
-class PeriodField(forms.CharField):
-    """A duration as ISO 8601, or second, minute, hour, day."""
-
-    def prepare_value(self, value: Any) -> Any:
-        """Show a stored duration as ISO 8601."""
-        return value if value is None or isinstance(value, str) else format_duration(value)
-
-    def to_python(self, value: Any) -> Any:
-        """Read the duration. Raises ValidationError naming the remedy."""
-        text = super().to_python(value)
-        if not text:
-            return None
-        try:
-            return parse_duration(text)
-        except PolicyInvalid as error:
-            raise ValidationError(str(error)) from error
-
-
-class LimitsForm(forms.Form):
-    """The limits of a policy; both fields of a limit are empty if there is none."""
-
-    concurrency = forms.IntegerField(min_value=0, required=False, help_text="Maximum in flight; 0 starts nothing.")
-    per_worker = forms.IntegerField(
-        min_value=1,
-        required=False,
-        help_text="Maximum in flight in one worker; for queues that are delivered directly or over HTTP.",
-    )
-    rate_limit = forms.IntegerField(min_value=1, required=False, help_text="Starts in any window of the rate period.")
-    rate_period = PeriodField(required=False, help_text="Such as PT1M.")
-    throttle_limit = forms.IntegerField(min_value=1, required=False, help_text="Starts per period, evenly spaced.")
-    throttle_period = PeriodField(required=False, help_text="Such as PT1S.")
-
-    def clean(self) -> dict[str, Any]:
-        """Validate the limits as a policy. The error names the field."""
-        cleaned = super().clean() or {}
-        for strategy in ("rate", "throttle"):
-            given = [cleaned.get(f"{strategy}_limit"), cleaned.get(f"{strategy}_period")]
-            if given.count(None) == 1 and not self.errors:
-                self.add_error(f"{strategy}_limit", "Give both the limit and its period, or neither.")
-        if not self.errors:
-            try:
-                Policy.parse(limits_of(cleaned))
-            except PolicyInvalid as error:
-                field = error.field.removeprefix("policy.").replace(".", "_")
-                self.add_error(field if field in self.fields else None, str(error))
-        return cleaned
-
-
-class ConfirmedForm(LimitsForm):
-    """Limits that must be confirmed if some waiting calls cost more than they ever allow."""
-
-    accept_oversized = forms.BooleanField(
-        required=False,
-        label="Accept oversized calls",
-        help_text="Store the limits although some waiting calls never fit them: those wait alone until they do.",
-    )
-
-    def ask_to_confirm(self, oversized: int) -> None:
-        """Refuse limits that so many calls never fit, until the user has confirmed them."""
-        if oversized and not self.cleaned_data.get("accept_oversized"):
-            self.add_error(
-                "accept_oversized",
-                f"{oversized:,} waiting calls cost more than these limits ever allow. Raise the limits, or tick this.",
-            )
 
 
 class KeyForm(ConfirmedForm, ModelForm):  # type: ignore[type-arg]
@@ -173,23 +107,6 @@ def _fields(strategy: str) -> set[str]:
 def _actor(request: HttpRequest) -> Actor:
     """Return the user, for the history."""
     return Actor(name=request.user.get_username(), source="admin")
-
-
-def limits_of(values: dict[str, Any]) -> dict[str, Any]:
-    """Return form values as a policy's fields."""
-
-    def rate(name: str) -> tuple[int, Any] | None:
-        limit, period = values.get(f"{name}_limit"), values.get(f"{name}_period")
-        return None if limit is None or period is None else (limit, period)
-
-    return {
-        "concurrency": values.get("concurrency"),
-        "per_worker": values.get("per_worker"),
-        "rate": rate("rate"),
-        "throttle": rate("throttle"),
-        **({"fair_by": values["fair_by"] or None, "weight": values.get("weight")} if "fair_by" in values else {}),
-        **({"observe": values["is_observed"]} if "is_observed" in values else {}),
-    }
 
 
 @admin.register(RateLimitKey)
@@ -321,26 +238,13 @@ class KeyAdmin(BoundedAdmin):
     @admin.action(permissions=["change"], description="Enforce the limits of observed keys")
     def enforce(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Put the limits of the selected keys in force."""
-        oversized: list[int] = []
-        self._each(
-            request,
-            keys.filter(is_observed=True),
-            lambda name: oversized.append(api.enforce(name, by=_actor(request))),
-            "enforced",
-        )
-        self._warn(request, sum(oversized))
+        self._each(request, keys.filter(is_observed=True), partial(api.enforce, by=_actor(request)), "enforced")
 
     @admin.action(permissions=["override"], description="End override")
     def end_override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> None:
         """Put the selected keys' own limits in force again."""
-        oversized: list[int] = []
-        self._each(
-            request,
-            keys.filter(override_until__isnull=False),
-            lambda name: oversized.append(api.end_override(name, by=_actor(request))),
-            "back to their own limits",
-        )
-        self._warn(request, sum(oversized))
+        overridden = keys.filter(override_until__isnull=False)
+        self._each(request, overridden, partial(api.end_override, by=_actor(request)), "back to their own limits")
 
     @admin.action(permissions=["override"], description="Override until ...")
     def override(self, request: HttpRequest, keys: QuerySet[RateLimitKey]) -> HttpResponse | None:
@@ -361,14 +265,8 @@ class KeyAdmin(BoundedAdmin):
             except PolicyInvalid as error:
                 form.add_error("per_worker", str(error))
         if form.is_valid():
-            oversized: list[int] = []
-            self._each(
-                request,
-                keys,
-                lambda name: oversized.append(api.override(name, until=until, by=_actor(request), **limits)),
-                f"overridden to {until}",
-            )
-            self._warn(request, sum(oversized))
+            override = partial(api.override, until=until, by=_actor(request), **limits)
+            self._each(request, keys, override, f"overridden to {until}")
             return None
         context = {
             **self.admin_site.each_context(request),
@@ -387,16 +285,19 @@ class KeyAdmin(BoundedAdmin):
             what = f"{oversized:,} waiting calls cost more than the limits ever allow"
             self.message_user(request, f"{what}: they wait alone until the limits are raised.", messages.WARNING)
 
-    def _each(self, request: HttpRequest, keys: QuerySet[RateLimitKey], verb: Callable[[str], None], done: str) -> None:
-        """Apply an action to the keys, log each change, and show how many there were."""
-        chosen = list(keys)
+    def _each(
+        self, request: HttpRequest, keys: QuerySet[RateLimitKey], verb: Callable[[str], int | None], done: str
+    ) -> None:
+        """Apply an action to the keys, log each change, and show how many there were, and how many calls never fit."""
+        chosen, oversized = list(keys), 0
         for key in chosen:
-            verb(key.name)
+            oversized += verb(key.name) or 0
             self.log_change(request, key, done)
         if chosen:
             self.message_user(request, f"{len(chosen)} key{'' if len(chosen) == 1 else 's'}: {done}.", messages.SUCCESS)
         else:
             self.message_user(request, "No key was changed: the action applied to none.", messages.WARNING)
+        self._warn(request, oversized)
 
 
 def _status(key: RateLimitKey) -> reports.KeyStatus:
