@@ -11,8 +11,10 @@ from typing import Any, ParamSpec, Self, TypeVar
 from uuid import UUID
 
 import psycopg
+import pytest
 from django.db import OperationalError, connection, transaction
 from django.db.models import Model
+from kombu import Producer
 from psycopg.sql import SQL, Identifier
 
 from dispatcher import engine
@@ -307,3 +309,27 @@ def _info(name: str, queues: Sequence[str], tasks: Sequence[str] | None = None) 
 
 def id_of(call: CallQueue | Run) -> UUID:
     return call.call if isinstance(call, Run) else call.id
+
+
+@contextmanager
+def manual() -> Iterator[None]:
+    """Leave transactions to the caller, as `set_autocommit(False)` does."""
+    transaction.set_autocommit(False)
+    try:
+        yield
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> Callable[[], None]:
+    """Refuse what goes to the queue `full`, until the answer is called."""
+    send, queues = Producer.publish, ["full"]
+
+    def send_or_refuse(*args: Any, **kwargs: Any) -> None:
+        if kwargs["routing_key"] in queues:
+            raise refusal
+        send(*args, **kwargs)
+
+    monkeypatch.setattr(Producer, "publish", send_or_refuse)
+    return queues.clear

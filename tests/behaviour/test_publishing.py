@@ -1,6 +1,6 @@
 """The row is the outbox: what the broker does not take stays admitted, and goes with the same ticket later."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from dispatcher import api
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests.deliveries.broker import Broker
+from tests.faults import refusing
 from tests.races.lockstep import Mailbox, app
 
 pytestmark = pytest.mark.deliveries("broker")
@@ -82,19 +83,6 @@ def test_a_call_that_was_cancelled_before_it_was_published_is_not(drive: Broker)
     drive.forward(11)
     assert [call for call, _ in drive.mailbox.empty()] == [calls[1].id]
     assert published(drive, *calls) == [False, True]
-
-
-def refusing(monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> Callable[[], None]:
-    """Refuse what goes to the queue `full`, until the answer is called."""
-    send, queues = Producer.publish, ["full"]
-
-    def send_or_refuse(*args: Any, **kwargs: Any) -> None:
-        if kwargs["routing_key"] in queues:
-            raise refusal
-        send(*args, **kwargs)
-
-    monkeypatch.setattr(Producer, "publish", send_or_refuse)
-    return queues.clear
 
 
 @pytest.mark.parametrize(

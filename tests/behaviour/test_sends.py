@@ -15,6 +15,7 @@ from dispatcher.errors import CallNeverRuns, DispatcherError, UnknownKey
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
 from tests.drive import Drive, ids
+from tests.faults import manual
 
 NEW = "tenant:new"
 """A key that does not exist, and that a template makes with a concurrency of 2."""
@@ -32,17 +33,6 @@ def dying() -> Iterator[None]:
     with transaction.atomic():
         yield
         connection.run_on_commit.clear()
-
-
-@contextmanager
-def manual() -> Iterator[None]:
-    """Leave transactions to the caller, as `set_autocommit(False)` does."""
-    transaction.set_autocommit(False)
-    try:
-        yield
-    finally:
-        transaction.rollback()
-        transaction.set_autocommit(True)
 
 
 def key_names() -> set[str]:

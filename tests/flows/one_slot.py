@@ -2,11 +2,31 @@
 
 from collections.abc import Mapping
 
+import pytest
+
 from dispatcher.models import CallQueue, Worker
 from dispatcher.states import TERMINAL, State
 from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
-from tests.races.lockstep import eventually
+from tests.races.lockstep import concurrent, eventually
+
+DIRECT = [
+    concurrent,
+    pytest.mark.usefixtures("one_slot"),
+    pytest.mark.direct,
+    pytest.mark.parametrize("delivery", ["direct"], indirect=True),
+    pytest.mark.slow,
+]
+"""Marks of flows of direct queues."""
+BOTH = [
+    concurrent,
+    pytest.mark.usefixtures("ticking", "one_slot"),
+    pytest.mark.parametrize("delivery", ["broker", pytest.param("direct", marks=pytest.mark.direct)], indirect=True),
+    pytest.mark.broker,
+    pytest.mark.celery,
+    pytest.mark.slow,
+]
+"""Marks of flows that are the same with the broker and without."""
 
 
 def start(processes: Processes, *options: str, env: Mapping[str, str] | None = None) -> Worker:

@@ -22,19 +22,13 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests import db_admin
 from tests.flows import sample_tasks
-from tests.flows.one_slot import ended, running, send, start
+from tests.flows.one_slot import DIRECT, ended, running, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
-from tests.races.lockstep import concurrent, eventually, holding
+from tests.races.lockstep import eventually, holding
 from trials.chaos.proxy import Proxy
 
-pytestmark = [
-    concurrent,
-    pytest.mark.usefixtures("one_slot"),
-    pytest.mark.direct,
-    pytest.mark.parametrize("delivery", ["direct"], indirect=True),
-    pytest.mark.slow,
-]
+pytestmark = DIRECT
 
 AT_ONCE = timedelta(milliseconds=5)
 ALONE = {"CELERY_BROKER_URL": "memory://", "FLOWS_FALLBACK": "1"}

@@ -4,7 +4,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +19,7 @@ from tests.flows.processes import Processes, all_ended, every
 from tests.flows.settings import QUEUE
 from tests.races.audit import audit, most_at_once, spent_by_key
 from tests.races.lockstep import concurrent, eventually
+from tests.serving import Reply, Request, serving
 
 pytestmark = [concurrent, pytest.mark.usefixtures("sending"), pytest.mark.slow, pytest.mark.ojs]
 
@@ -28,42 +28,29 @@ NODE = Path(ROOT_DIR) / "bin" / "node"
 """Node.js as a wheel, so that a machine without it runs its example, too."""
 
 
-class Party(ThreadingHTTPServer):
+class Party:
     """A third party that counts how many ask it at once."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Visit)
-        self.lock, self.now, self.most, self.served = threading.Lock(), 0, 0, 0
-        self.url = f"http://127.0.0.1:{self.server_port}/"
+        self.lock, self.now, self.most, self.served, self.url = threading.Lock(), 0, 0, 0, ""
 
-
-class Visit(BaseHTTPRequestHandler):
-    server: Party
-
-    def do_GET(self) -> None:
-        with self.server.lock:
-            self.server.now += 1
-            self.server.most = max(self.server.most, self.server.now)
-        time.sleep(float(parse_qs(urlsplit(self.path).query)["seconds"][0]))
-        with self.server.lock:
-            self.server.now -= 1
-            self.server.served += 1
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def answer(self, asked: Request) -> Reply:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(float(parse_qs(urlsplit(asked.path).query)["seconds"][0]))
+        with self.lock:
+            self.now -= 1
+            self.served += 1
+        return 200, {}, b""
 
 
 @pytest.fixture
 def party() -> Iterator[Party]:
-    with Party() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+    party = Party()
+    with serving(party.answer) as address:
+        party.url = f"{address}/"
+        yield party
 
 
 @pytest.fixture

@@ -13,19 +13,12 @@ from dispatcher.models import CallQueue, Process, RateLimitKey, Worker
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 from tests.flows import sample_tasks
-from tests.flows.one_slot import ended, running, send, start
+from tests.flows.one_slot import DIRECT, ended, running, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
-from tests.races.lockstep import concurrent, eventually, holding
+from tests.races.lockstep import eventually, holding
 
-pytestmark = [
-    concurrent,
-    pytest.mark.usefixtures("one_slot"),
-    pytest.mark.direct,
-    pytest.mark.parametrize("delivery", ["direct"], indirect=True),
-    pytest.mark.celery,
-    pytest.mark.slow,
-]
+pytestmark = [*DIRECT, pytest.mark.celery]
 
 FALLBACK = {"FLOWS_FALLBACK": "1"}
 ALONE = {"CELERY_BROKER_URL": "memory://", **FALLBACK}

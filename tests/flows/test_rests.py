@@ -2,24 +2,17 @@
 
 import time
 
-import pytest
 from django.db import transaction
 
 from dispatcher import api
 from dispatcher.models import LaneSite, RateLimitKey
 from tests import db_admin
 from tests.flows import sample_tasks
-from tests.flows.one_slot import ended, running, send, start
+from tests.flows.one_slot import DIRECT, ended, running, send, start
 from tests.flows.processes import Processes
-from tests.races.lockstep import concurrent, eventually
+from tests.races.lockstep import eventually
 
-pytestmark = [
-    concurrent,
-    pytest.mark.usefixtures("one_slot"),
-    pytest.mark.direct,
-    pytest.mark.parametrize("delivery", ["direct"], indirect=True),
-    pytest.mark.slow,
-]
+pytestmark = DIRECT
 
 SELDOM = {"FLOWS_FALLBACK": "1", "FLOWS_HEARTBEAT": "5"}
 """A worker that looks by itself seldom: ticks alone make transactions, about 25 a second in the flows."""

@@ -3,9 +3,7 @@
 import time
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +20,7 @@ from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import concurrent, eventually, holding
+from tests.serving import Reply, Request, serving
 
 pytestmark = [concurrent, pytest.mark.usefixtures("ticking"), pytest.mark.broker, pytest.mark.pooler]
 
@@ -182,42 +181,22 @@ def test_a_provider_that_says_stop_costs_time_and_no_attempt(worker: Processes, 
     assert call.started_at - call.created_at > timedelta(seconds=0.3)
 
 
-class Provider(BaseHTTPRequestHandler):
-    """A third party that says 429 to the first request."""
-
+def test_call_data_makes_the_http_call_and_waits_as_a_429_says(worker: Processes) -> None:
     bodies: list[bytes] = []
 
-    def do_POST(self) -> None:
-        self.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-        self.send_response(429 if len(self.bodies) == 1 else 200)
-        self.send_header("Retry-After", "1")
-        self.send_header("Content-Length", "2")
-        self.end_headers()
-        self.wfile.write(b"ok")
+    def refuse_first(asked: Request) -> Reply:
+        bodies.append(asked.body)
+        return 429 if len(bodies) == 1 else 200, {"Retry-After": "1"}, b"ok"
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def address() -> Iterator[str]:
-    Provider.bodies.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
-        thread = Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-        thread.join()
-
-
-def test_call_data_makes_the_http_call_and_waits_as_a_429_says(worker: Processes, address: str) -> None:
-    sent = CallQueue.objects.send(
-        call_data={"method": "post", "params": {"url": address, "json": {"order": 7}}}, keys=["api"], queue=QUEUE
-    )
-    blocked_until = eventually(RateLimitKey.objects.filter(name="api").values_list("blocked_until", flat=True).first)
-    assert timedelta(0) < blocked_until - timezone.now() <= timedelta(seconds=1)
-    call = ended(sent)
+    with serving(refuse_first) as address:
+        data = {"method": "post", "params": {"url": address, "json": {"order": 7}}}
+        sent = CallQueue.objects.send(call_data=data, keys=["api"], queue=QUEUE)
+        blocked_until = eventually(
+            RateLimitKey.objects.filter(name="api").values_list("blocked_until", flat=True).first
+        )
+        assert timedelta(0) < blocked_until - timezone.now() <= timedelta(seconds=1)
+        call = ended(sent)
     assert (call.state, call.attempt, call.errors) == (State.COMPLETED, 1, [])
     assert call.result == {"status": 200, "text": "ok"}
     assert call.started_at >= blocked_until
-    assert Provider.bodies == [b'{"order": 7}'] * 2
+    assert bodies == [b'{"order": 7}'] * 2

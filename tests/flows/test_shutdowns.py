@@ -11,20 +11,13 @@ import pytest
 from dispatcher.models import CallQueue, RateLimitKey, Worker
 from dispatcher.states import State
 from tests.flows import sample_tasks
-from tests.flows.one_slot import ended, send, start
+from tests.flows.one_slot import BOTH, ended, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import DISPATCHER
-from tests.races.lockstep import concurrent, eventually, holding
+from tests.races.lockstep import eventually, holding
 from trials.chaos.proxy import Proxy
 
-pytestmark = [
-    concurrent,
-    pytest.mark.usefixtures("ticking", "one_slot"),
-    pytest.mark.parametrize("delivery", ["broker", pytest.param("direct", marks=pytest.mark.direct)], indirect=True),
-    pytest.mark.broker,
-    pytest.mark.celery,
-    pytest.mark.slow,
-]
+pytestmark = BOTH
 
 LEASE: timedelta = DISPATCHER["run_lease"]
 

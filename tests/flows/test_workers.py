@@ -11,20 +11,13 @@ from dispatcher import api
 from dispatcher.models import CallQueue, Worker
 from dispatcher.states import Reason, State
 from tests.flows import sample_tasks
-from tests.flows.one_slot import ended, running, send, start
+from tests.flows.one_slot import BOTH, ended, running, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import DISPATCHER, QUEUE
 from tests.races.audit import use_now
-from tests.races.lockstep import concurrent, eventually
+from tests.races.lockstep import eventually
 
-pytestmark = [
-    concurrent,
-    pytest.mark.usefixtures("ticking", "one_slot"),
-    pytest.mark.parametrize("delivery", ["broker", pytest.param("direct", marks=pytest.mark.direct)], indirect=True),
-    pytest.mark.broker,
-    pytest.mark.celery,
-    pytest.mark.slow,
-]
+pytestmark = BOTH
 
 LEASE: timedelta = DISPATCHER["run_lease"]
 

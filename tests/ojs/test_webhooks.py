@@ -5,8 +5,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -29,6 +27,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.builders import erase
 from tests.ojs.http_client import Api, another_transaction
+from tests.serving import Reply, Request, serving
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -51,37 +50,24 @@ def posts() -> list[dict[str, Any]]:
 class Receiver:
     """Answers posts on this machine, and keeps what it received."""
 
-    def __init__(self, server: HTTPServer) -> None:
-        self.url = f"http://127.0.0.1:{server.server_port}/"
+    def __init__(self) -> None:
+        self.url = ""
         self.received: list[tuple[dict[str, str], str]] = []
         self.answers: list[Answer] = []
+
+    def answer(self, asked: Request) -> Reply:
+        if asked.method == "GET":
+            return 200, {}, b""
+        self.received.append((dict(asked.headers), asked.body.decode()))
+        return *(self.answers.pop(0) if self.answers else (200, {})), b""
 
 
 @contextmanager
 def listening() -> Iterator[Receiver]:
-    class Hook(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            receiver.received.append(
-                (dict(self.headers), self.rfile.read(int(self.headers["Content-Length"])).decode())
-            )
-            status, headers = receiver.answers.pop(0) if receiver.answers else (200, {})
-            self.send_response(status)
-            for name, value in {"Content-Length": "0", **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Hook) as server:
-        receiver = Receiver(server)
-        Thread(target=server.serve_forever, daemon=True).start()
+    receiver = Receiver()
+    with serving(receiver.answer) as address:
+        receiver.url = f"{address}/"
         yield receiver
-        server.shutdown()
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from dispatcher.lifecycle import place
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, waiting
+from tests.faults import manual
 
 pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
@@ -96,17 +97,6 @@ def test_the_audit_finds_no_call_that_was_sent_just_now() -> None:
 
 
 # Autocommit off
-
-
-@contextmanager
-def manual() -> Iterator[None]:
-    """Leave transactions to the caller, as `set_autocommit(False)` does."""
-    transaction.set_autocommit(False)
-    try:
-        yield
-    finally:
-        transaction.rollback()
-        transaction.set_autocommit(True)
 
 
 def test_with_autocommit_off_the_planner_settings_of_the_caller_stay_as_they_are() -> None:

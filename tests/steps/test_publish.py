@@ -1,6 +1,5 @@
 """Publish: what reaches the broker, what the broker refuses, and tasks that run in the sender."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +20,7 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from project.services import Services
 from tests.builders import admitted, at, committed, key, seen, started, ticket_of, waiting
+from tests.faults import refusing
 from tests.steps.conftest import Broker, make_app
 
 pytestmark = [committed, pytest.mark.pooler]
@@ -123,19 +123,6 @@ def test_a_broker_that_breaks_its_new_connection_or_does_not_answer_is_away(
 # When the broker refuses a call
 
 
-def refusing(broker: Broker, monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> Callable[[], None]:
-    """Refuse what goes to the queue `full`, until the answer is called."""
-    send, queues = Producer.publish, ["full"]
-
-    def send_or_refuse(*args: Any, **kwargs: Any) -> None:
-        if kwargs["routing_key"] in queues:
-            raise refusal
-        send(*args, **kwargs)
-
-    monkeypatch.setattr(Producer, "publish", send_or_refuse)
-    return queues.clear
-
-
 def test_a_broker_that_refuses_is_connected_again_for_the_next_pass(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +130,7 @@ def test_a_broker_that_refuses_is_connected_again_for_the_next_pass(
         with broker.app.producer_or_acquire() as producer:
             return producer.connection.connection
 
-    refusing(broker, monkeypatch, OutOfMemoryError())
+    refusing(monkeypatch, OutOfMemoryError())
     publish.publish([admitted()])
     before = connection()
     publish.publish([admitted()])
@@ -155,7 +142,7 @@ def test_a_broker_that_refuses_is_connected_again_for_the_next_pass(
 def test_what_was_refused_is_not_offered_again_for_a_while_and_the_rest_is(
     broker: Broker, clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refusing(broker, monkeypatch, MessageNacked())
+    refusing(monkeypatch, MessageNacked())
     refused, other = admitted(queue="full"), admitted()
     assert publish.publish([refused]) == 0
     clock[0] = 4.9
@@ -169,7 +156,7 @@ def test_more_refused_calls_than_a_pass_takes_leave_others_their_turn(
 ) -> None:
     settings.DISPATCHER = {"publish_pause": 60, "batch": 2}
     monkeypatch.setattr(publish._Rest, "queues", {})  # noqa: SLF001 -- put back after the test
-    refusing(broker, monkeypatch, MessageNacked())
+    refusing(monkeypatch, MessageNacked())
     calls = [admitted(queue=queue, now=at(number)) for number, queue in enumerate(["full", "full", "full", "celery"])]
     engine.tick(now=at(60))
     assert [seen(call).published_at for call in calls] == [None] * 4

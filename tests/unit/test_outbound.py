@@ -2,8 +2,6 @@
 
 import socket
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -11,39 +9,30 @@ from pytest_django import Settings
 
 from dispatcher import handlers, outbound
 from dispatcher.errors import CallInvalid, TargetRefused
+from tests.serving import Reply, Request, serving
 
 PRIVATE = ["127.0.0.1", "10.1.2.3", "169.254.169.254", "[::1]", "[::7f00:1]", "[64:ff9b::a00:1]", "localhost"]
 
 
-class Redirect(BaseHTTPRequestHandler):
-    """Redirects to the address in its path, and keeps who was there."""
+HOSTS: list[str] = []
+"""Who was asked."""
 
-    hosts: list[str]
 
-    def do_GET(self) -> None:
-        self.hosts.append(self.headers["Host"].partition(":")[0])
-        self.send_response(302 if "/to/" in self.path else 200)
-        self.send_header("Location", self.path.partition("/to/")[2])
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the signature of http.server
-        """Keep quiet."""
+def redirect(asked: Request) -> Reply:
+    """Redirect to the address in the path."""
+    HOSTS.append(asked.headers["Host"].partition(":")[0])
+    return 302 if "/to/" in asked.path else 200, {"Location": asked.path.partition("/to/")[2]}, b""
 
 
 @pytest.fixture
 def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Give the port of a server of this machine; every name leads here."""
-    monkeypatch.setattr(Redirect, "hosts", [], raising=False)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Redirect)
-    here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.server_port))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
-    thread = Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    HOSTS.clear()
+    with serving(redirect) as address:
+        port = int(address.rpartition(":")[2])
+        here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
+        yield port
 
 
 def get(url: str) -> Any:
@@ -55,7 +44,7 @@ def get(url: str) -> Any:
 def test_a_call_reaches_no_private_address_by_default(port: int, scheme: str, host: str) -> None:
     with pytest.raises(TargetRefused, match="no public address"):
         get(f"{scheme}://{host}:{port}/")
-    assert not Redirect.hosts
+    assert not HOSTS
 
 
 @pytest.mark.parametrize("host", ["billing.internal", "10.1.2.3", "localhost"])
@@ -77,7 +66,7 @@ def test_a_redirect_is_checked_like_the_first_request(settings: Settings, port: 
     for host in ("127.0.0.1", "169.254.169.254", "localhost", "db.internal"):
         with pytest.raises(TargetRefused):
             get(f"{start}http://{host}:{port}/")
-    assert set(Redirect.hosts) == {"billing.internal", "www.shop.internal"}
+    assert set(HOSTS) == {"billing.internal", "www.shop.internal"}
 
 
 @pytest.mark.parametrize("name", ["proxies", "hooks", "verify", "cert", "stream"])

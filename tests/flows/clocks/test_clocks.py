@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -24,6 +22,7 @@ from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
 from tests.races.audit import audit, most_at_once, most_in_any_window, spent_by_key, too_close
 from tests.races.lockstep import eventually
+from tests.serving import Reply, Request, serving
 
 pytestmark = [
     pytest.mark.clocks,
@@ -53,32 +52,22 @@ def ended(*calls: CallQueue) -> None:
         call.refresh_from_db()
 
 
-class Provider(BaseHTTPRequestHandler):
-    """A third party that says 429 to the first request for a path, and until when by its own clock, which is right."""
+ASKED_AT: dict[str, list[float]] = {}
+"""When a third party was asked, by path."""
 
-    asked_at: dict[str, list[float]] = {}
 
-    def do_GET(self) -> None:
-        asked_at = self.asked_at.setdefault(self.path, [])
-        asked_at.append(time.monotonic())
-        self.send_response(429 if len(asked_at) == 1 else 200)
-        self.send_header("Retry-After", formatdate(time.time() + 3, usegmt=True))
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+def refuse_first(asked: Request) -> Reply:
+    """Say 429 to the first request for a path, and until when by our own clock, which is right."""
+    asked_at = ASKED_AT.setdefault(asked.path, [])
+    asked_at.append(time.monotonic())
+    return 429 if len(asked_at) == 1 else 200, {"Retry-After": formatdate(time.time() + 3, usegmt=True)}, b""
 
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    Provider.asked_at.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
-        thread = Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    ASKED_AT.clear()
+    with serving(refuse_first) as address:
+        yield address
 
 
 class Own:
@@ -102,7 +91,7 @@ class Own:
         assert [call.attempt for call in self.calls] == [1, 2, 2, 1]
         assert 2 * SECOND <= self.failing.started_at - failed_at(self.failing) < 2 * SECOND + SOON
         assert SECOND / 4 < self.asking.started_at - failed_at(self.asking) < SECOND / 2 + SOON
-        first, second = Provider.asked_at[self.path]
+        first, second = ASKED_AT[self.path]
         # A date has whole seconds.
         assert 2 * SECOND <= timedelta(seconds=second - first) < 3 * SECOND + SOON
 
