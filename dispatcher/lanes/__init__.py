@@ -17,7 +17,7 @@ from dispatcher import groups, limited, sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
 from dispatcher.extension import HTTP_MISSING, registered
-from dispatcher.limits.policy import Policy, PolicyRow, stored
+from dispatcher.limits.policy import Policy, stored
 from dispatcher.models import RateLimitKey
 from dispatcher.states import Delivery, OnLimit
 
@@ -175,9 +175,7 @@ def known_names() -> list[str]:
 
 def stored_policies(names: Iterable[str]) -> dict[str, Policy]:
     """Return the stored policies of those of these keys that exist."""
-    wanted = list(names)
-    rows = sql.fetch("find_keys", _Key, {"names": wanted}) if wanted else []
-    return {row.name: stored(row) for row in rows}
+    return {key.name: stored(key) for key in RateLimitKey.objects.filter(name__in=list(names))}
 
 
 def make_keys(
@@ -251,8 +249,3 @@ def kinds_json(
             for kind, number in kinds.items()
         ]
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Key(PolicyRow):
-    name: str

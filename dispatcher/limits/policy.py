@@ -200,22 +200,6 @@ def strategy_of(column: str) -> str:
     return column.removesuffix("_limit").removesuffix("_period")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolicyRow:
-    """The limits that a key stores (see `stored`)."""
-
-    id: int
-    concurrency: int | None
-    per_worker: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    throttle_limit: int | None
-    throttle_period: timedelta | None
-    fair_by: str | None
-    weight: int
-    is_observed: bool
-
-
 def stored(key: Any, prefix: str = "") -> Policy:
     """Return the policy that a key row stores: its own, or with the prefix `override_` its override's."""
 

@@ -21,6 +21,7 @@ from django.http import HttpRequest
 
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.models import Process
 from dispatcher.ojs.api import access_of
 
 logger = logging.getLogger(__name__)
@@ -146,7 +147,8 @@ class Waiters:
 
     def _wake(self, waiting: Sequence[Waiter]) -> None:
         """Wake the requests whose marks were taken, and for each queue with calls that are due the first."""
-        woken = set(sql.fetch("find_woken", UUID, {"marks": [each.mark for each in waiting]}))
+        marks = Process.objects.filter(id__in=[each.mark for each in waiting], idle_at__isnull=False)
+        idle = set(marks.values_list("id", flat=True))
         queues = {queue for waiter in waiting for queue in waiter.queues}
         due = {
             queue.name
@@ -154,7 +156,7 @@ class Waiters:
             if queue.has_due
         }
         for waiter in waiting:
-            if waiter.mark in woken or not due.isdisjoint(waiter.queues):
+            if waiter.mark not in idle or not due.isdisjoint(waiter.queues):
                 due.difference_update(waiter.queues)
                 waiter.has_ended.set()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from dispatcher import groups, lanes, sql
 from dispatcher.conf import conf, counting
 from dispatcher.limits.durations import format_duration
-from dispatcher.limits.policy import Policy, PolicyRow, in_force, stored
+from dispatcher.limits.policy import Policy, in_force, stored
 from dispatcher.reports.words import brief, format_time
 from dispatcher.states import Labelled
 
@@ -77,14 +77,24 @@ class Observed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyStatus(PolicyRow):
+class KeyStatus:
     """One key at one moment by the database's clock, with its limits as they are stored (see `policy`).
 
     All amounts but `waiting` and `oversized` are costs.
     """
 
+    id: int
     name: str
     at: datetime
+    concurrency: int | None
+    per_worker: int | None
+    rate_limit: int | None
+    rate_period: timedelta | None
+    throttle_limit: int | None
+    throttle_period: timedelta | None
+    fair_by: str | None
+    weight: int
+    is_observed: bool
     override_until: datetime | None
     override_concurrency: int | None
     override_per_worker: int | None
