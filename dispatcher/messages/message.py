@@ -15,7 +15,7 @@ from kombu.common import Broadcast
 
 from dispatcher import validate
 from dispatcher.messages import broker, signature
-from dispatcher.messages.signature import OF_CANVAS
+from dispatcher.messages.options import OF_CANVAS
 from dispatcher.messages.tickets import CALL_HEADER, CHOSEN_HEADER, TICKET_HEADER
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
 """What a task, a signature and a sender ask of a call's message, read as Celery's `Task.apply_async` reads it."""
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -13,18 +12,15 @@ from celery import Celery, Task, current_app
 from celery.app.task import extract_exec_options
 from celery.canvas import Signature
 from celery.exceptions import QueueNotFound
-from celery.utils.functional import maybe_list
-from kombu import compression, serialization
 
 from dispatcher import limited, validate
 from dispatcher.errors import CallInvalid
+from dispatcher.messages.options import CHECKS, checked
 from dispatcher.messages.tickets import CALL_HEADER, TICKET_HEADER, uuid_of
 from dispatcher.request import Call, Extras
 
 _LONGEST: Final = timedelta(days=36_525)
 """The longest countdown or expiry."""
-_HIGHEST_PRIORITY: Final = 255
-"""Of AMQP; RabbitMQ and Redis use fewer."""
 
 _WORKER_READS: Final = {
     "time_limit": "task_time_limit",
@@ -37,8 +33,6 @@ _NO_CANVAS: Final = (
     "is a workflow of Celery, and no call; start it by .delay(), with its tasks under limits by DISPATCHER['tasks']."
 )
 _LINKS: Final = ("link", "link_error")
-OF_CANVAS: Final = frozenset({"chain", "chord", *_LINKS})
-"""The options that are signatures."""
 _REFUSED: Final = {
     "retry": "a message is published until the broker takes it; leave it out. send() takes the task's retry policy.",
     "retry_policy": "a message is published until the broker takes it; leave it out.",
@@ -123,12 +117,12 @@ def read(call: Call, sender: Sender) -> SendRequest:
         shadow = task.shadow_name(call.args or (), call.kwargs or {}, dict(routed))
         routed |= {} if shadow is None else {"shadow": shadow}
     # None takes an option of the task back.
-    taken_back = {option: None for option in own if option in _CHECKS and option in given and given[option] is None}
+    taken_back = {option: None for option in own if option in CHECKS and option in given and given[option] is None}
     return SendRequest(
         call=call,
         task=name,
         queue=queue,
-        options=_options({**sender.parent, **routed}) | taken_back,
+        options=checked({**sender.parent, **routed}) | taken_back,
         scheduled_in=scheduled_in,
         expires_in=expires_in,
     )
@@ -136,7 +130,7 @@ def read(call: Call, sender: Sender) -> SendRequest:
 
 def options_of(task: Task | None) -> Mapping[str, Any]:
     """Return the options that a task's own attributes give a message."""
-    return {name: value for name, value in _own(task).items() if name in _CHECKS and value != "pickle"}
+    return {name: value for name, value in _own(task).items() if name in CHECKS and value != "pickle"}
 
 
 def _own(task: Task | None) -> dict[str, Any]:
@@ -275,91 +269,3 @@ def _parsed(at: object) -> object:
         return datetime.fromisoformat(at) if isinstance(at, str) else at
     except ValueError:
         return at
-
-
-def _options(options: dict[str, Any]) -> dict[str, Any]:
-    """Check the options of a message, and drop what is the default. Raises CallInvalid naming the option."""
-    stamps = options.get("stamped_headers") or ()
-    for name, value in options.items():
-        if name in stamps:
-            continue
-        if name not in _CHECKS:
-            raise CallInvalid(name, "is no option of a call's message; leave it out, or see the fields of send().")
-        is_valid, wanted = _CHECKS[name]
-        if not is_valid(value):
-            raise CallInvalid(name, f"{value!r} {wanted}.")
-    hard, soft = options.get("time_limit"), options.get("soft_time_limit")
-    if hard and soft and soft > hard:
-        raise CallInvalid("soft_time_limit", f"{soft} is more than time_limit ({hard}); give at most that.")
-    if stamps:
-        options["stamped_headers"] = sorted(stamps)
-    for name in OF_CANVAS.intersection(options):
-        options[name] = validate.plain(options[name] if name == "chord" else maybe_list(options[name]))
-    if options.get("serializer") == "json":
-        del options["serializer"]
-    return options
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_compression(value: Any) -> bool:
-    with suppress(KeyError, TypeError):
-        return bool(compression.get_encoder(value))
-    return False
-
-
-def _is_serializer(value: object) -> bool:
-    encoders = serialization.registry._encoders  # noqa: SLF001 -- kombu has no other way to ask
-    return isinstance(value, str) and value != "pickle" and value in encoders
-
-
-_CHECKS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    **dict.fromkeys(
-        (
-            *("argsrepr", "group_id", "kwargsrepr", "origin", "parent_id", "periodic_task_name", "reply_to"),
-            *("root_id", "routing_key", "shadow"),
-        ),
-        (lambda value: isinstance(value, str), "must be a text"),
-    ),
-    **dict.fromkeys(
-        ("group_index", "replaced_task_nesting", "retries"),
-        (lambda value: _is_whole(value) and value >= 0, "must be a whole number from 0"),
-    ),
-    **dict.fromkeys(
-        ("chain", "chord", "link", "link_error"),
-        (
-            lambda value: all(isinstance(each, Mapping) and "task" in each for each in maybe_list(value)),
-            "must be signatures, such as task.s()",
-        ),
-    ),
-    **dict.fromkeys(
-        ("ignore_result", "immediate", "mandatory"), (lambda value: isinstance(value, bool), "must be True or False")
-    ),
-    **dict.fromkeys(
-        ("time_limit", "soft_time_limit"),
-        (
-            lambda value: (_is_whole(value) or isinstance(value, float)) and 0 <= value < math.inf,
-            "must be a number of seconds",
-        ),
-    ),
-    "compression": (_is_compression, "is not registered with kombu.compression"),
-    "delivery_mode": (
-        lambda value: value in (1, 2, "transient", "persistent"),
-        "must be 1 ('transient') or 2 ('persistent')",
-    ),
-    "priority": (
-        lambda value: _is_whole(value) and 0 <= value <= _HIGHEST_PRIORITY,
-        f"must be a whole number from 0 to {_HIGHEST_PRIORITY}, since it is that of the message",
-    ),
-    "serializer": (
-        _is_serializer,
-        "is not registered with kombu.serialization, or promises objects; set serializer='json' for the task",
-    ),
-    "stamped_headers": (
-        lambda value: isinstance(value, list | tuple | set) and all(isinstance(name, str) for name in value),
-        "must be a list of names",
-    ),
-}
-"""What a message may be given, how each is checked, and what it must be."""
