@@ -16,6 +16,7 @@ from dispatcher.engine import dispenser
 from dispatcher.lanes import mixture
 from dispatcher.models import CallQueue, Queue, Slot, Worker
 from dispatcher.ojs import job_query, pull_workers
+from dispatcher.ojs.admin_requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import create_queues, ojs_state, queue_name
 from dispatcher.ojs.fields import given_fields
@@ -23,7 +24,6 @@ from dispatcher.ojs.job import write_job
 from dispatcher.ojs.job_query import MAX_MOVED, JobsIn
 from dispatcher.ojs.models import PullWorker
 from dispatcher.ojs.pagination import ROW_LIMIT, PageIn, paginate
-from dispatcher.ojs.requests import BulkIn, BulkRequest, PurgeIn, QueueConfigIn
 from dispatcher.ojs.responses import Answer, ItemsReply, Routes, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.jobs import find

@@ -12,6 +12,7 @@ from ninja import Query, Status
 
 from dispatcher.celery.schedule import ensure_periodic
 from dispatcher.ojs import fields, webhooks
+from dispatcher.ojs.admin_requests import SubscriptionIn, SubscriptionPatch
 from dispatcher.ojs.api import ADMIN, access_of
 from dispatcher.ojs.events import query
 from dispatcher.ojs.events.event import time_of
@@ -20,7 +21,6 @@ from dispatcher.ojs.events.query import EventFilter, latest, now
 from dispatcher.ojs.long_poll import reserve_wait
 from dispatcher.ojs.models import Subscription
 from dispatcher.ojs.pagination import PageIn, QueryString, paginate
-from dispatcher.ojs.requests import SubscriptionIn, SubscriptionPatch
 from dispatcher.ojs.responses import Answer, Routes, replies
 from dispatcher.ojs.views.jobs import find_for
 from dispatcher.ojs.wire import invalid, parse_id, the_one

@@ -12,11 +12,11 @@ from dispatcher import api, engine, sql
 from dispatcher.history import By
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
+from dispatcher.ojs.admin_requests import LimitIn, OverrideIn, PauseIn, PoolIn
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import create_queues, queue_name
 from dispatcher.ojs.models import Pool
 from dispatcher.ojs.pagination import ROW_LIMIT, PageIn, paginate
-from dispatcher.ojs.requests import LimitIn, OverrideIn, PauseIn, PoolIn
 from dispatcher.ojs.responses import Answer, ItemsReply, RateLimitReply, Routes, replies
 from dispatcher.ojs.wire import invalid, missing, parse_time, the_one, without_nulls
 from dispatcher.reports import KeyStatus, rate_limit_status, runnable_calls
