@@ -3,8 +3,10 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from subprocess import TimeoutExpired
@@ -69,7 +71,8 @@ class Faults:
 
     def _child_frozen(self, fault: Fault) -> float:
         with suppress(psutil.NoSuchProcess):
-            return _freeze(self._child(fault), fault.seconds)
+            process = self._child(fault)
+            return _lasting(fault, process.suspend, process.resume)
         return time.monotonic()
 
     def _main_killed(self, fault: Fault) -> float:
@@ -79,7 +82,8 @@ class Faults:
 
     def _main_frozen(self, fault: Fault) -> float:
         with suppress(psutil.NoSuchProcess):
-            return _freeze(self._main(fault), fault.seconds)
+            process = self._main(fault)
+            return _lasting(fault, process.suspend, process.resume)
         return time.monotonic()
 
     def _worker_frozen(self, fault: Fault) -> float:
@@ -132,44 +136,26 @@ class Faults:
         return time.monotonic()
 
     def _broker_cut(self, fault: Fault) -> float:
-        self.servers.broker.cut()
-        time.sleep(fault.seconds)
-        self.servers.broker.restore()
-        return time.monotonic()
+        return _lasting(fault, self.servers.broker.cut, self.servers.broker.restore)
 
     def _broker_silent(self, fault: Fault) -> float:
-        self.servers.broker.silence()
-        time.sleep(fault.seconds)
-        self.servers.broker.resume()
-        return time.monotonic()
+        return _lasting(fault, self.servers.broker.silence, self.servers.broker.resume)
 
     def _broker_restarted(self, fault: Fault) -> float:
-        self.servers.stop_broker()
-        time.sleep(fault.seconds)
-        self.servers.start_broker()
-        return time.monotonic()
+        return _lasting(fault, self.servers.stop_broker, self.servers.start_broker)
 
     # The database
 
     def _database_cut(self, fault: Fault) -> float:
-        self.servers.database.cut()
-        time.sleep(fault.seconds)
-        self.servers.database.restore()
-        return time.monotonic()
+        return _lasting(fault, self.servers.database.cut, self.servers.database.restore)
 
     def _database_silent(self, fault: Fault) -> float:
-        self.servers.database.silence()
-        time.sleep(fault.seconds)
-        self.servers.database.resume()
-        return time.monotonic()
+        return _lasting(fault, self.servers.database.silence, self.servers.database.resume)
 
     _database_cut_long, _database_silent_long = _database_cut, _database_silent
 
     def _database_answers_lost(self, fault: Fault) -> float:
-        self.servers.database.lose_answers()
-        time.sleep(fault.seconds)
-        self.servers.database.find_answers()
-        return time.monotonic()
+        return _lasting(fault, self.servers.database.lose_answers, self.servers.database.find_answers)
 
     def _database_disconnected(self, fault: Fault) -> float:
         del fault
@@ -232,16 +218,13 @@ class Faults:
         return asked_at
 
     def _restart_database(self, fault: Fault, how: signal.Signals) -> float:
-        self.servers.stop_database(how)
-        time.sleep(fault.seconds)
-        self.servers.start_database()
-        return time.monotonic()
+        return _lasting(fault, partial(self.servers.stop_database, how), self.servers.start_database)
 
 
-def _freeze(process: psutil.Process, seconds: float) -> float:
-    process.suspend()
-    time.sleep(seconds)
-    process.resume()
+def _lasting(fault: Fault, begin: Callable[[], object], end: Callable[[], object]) -> float:
+    begin()
+    time.sleep(fault.seconds)
+    end()
     return time.monotonic()
 
 
