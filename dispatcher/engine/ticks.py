@@ -1,7 +1,7 @@
 """A tick: serve what time has brought, find what no trip would look at; and the nightly cleanup."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from time import monotonic, sleep
 
@@ -32,10 +32,16 @@ class _Sweep:
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """What a tick asks for, in one trip."""
+    """What a tick has found, in one trip."""
 
-    due: sql.Asked[schedule.Due]
-    stranded: sql.Asked[recovery.Stranded] | None
+    due: schedule.Due
+    stranded: recovery.Stranded | None
+    wait: timedelta | None
+    """The time until something falls due."""
+
+    def next_due(self) -> timedelta | None:
+        """Return the time until something falls due, after what was found is served."""
+        return schedule.next_due() if any(astuple(self.due)) else self.wait
 
 
 def tick(*, now: datetime | None = None) -> int:
@@ -47,10 +53,12 @@ def tick(*, now: datetime | None = None) -> int:
         return _serve(_look(now=now), now=now)
     settings = conf()
     until = monotonic() + settings.tick.total_seconds()
-    dispatched = _serve(_look(), until=until)
-    while (wait := schedule.next_due()) is not None and monotonic() + max(wait.total_seconds(), 0) < until:
+    look = _look()
+    dispatched = _serve(look, until=until)
+    while (wait := look.next_due()) is not None and monotonic() + max(wait.total_seconds(), 0) < until:
         sleep(max(wait, settings.min_pause).total_seconds())
-        dispatched += _serve(_look(sweeps=False), until=until)
+        look = _look(sweeps=False)
+        dispatched += _serve(look, until=until)
     return dispatched
 
 
@@ -62,7 +70,7 @@ def sweep() -> int:
     """
     with sql.together():
         asked = _ask_stranded()
-    stranded = _note(asked)
+    stranded = _note(asked.row())
     released = oversized.release()
     if stranded or released:
         dispense()
@@ -72,13 +80,15 @@ def sweep() -> int:
 
 def _look(*, sweeps: bool = True, now: datetime | None = None) -> _Look:
     with sql.together():
-        return _Look(due=schedule.ask_due(now=now), stranded=_ask_stranded() if sweeps else None)
+        due, wait = schedule.ask_due(now=now), schedule.ask_next_due(now=now)
+        stranded = _ask_stranded() if sweeps else None
+    return _Look(due=due.row(), stranded=None if stranded is None else stranded.row(), wait=wait.row())
 
 
 @publish.eager_errors_last()
 def _serve(look: _Look, *, until: float | None = None, now: datetime | None = None) -> int:
     """Do what was found, and nothing else: a tick that finds nothing ends with its look."""
-    due = look.due.row()
+    due = look.due
     changed = 0
     if look.stranded is not None:
         changed += _note(look.stranded)
@@ -119,8 +129,7 @@ def _ask_stranded() -> sql.Asked[recovery.Stranded]:
     return recovery.ask_stranded(after_lane=_Sweep.lane, after_key=_Sweep.key)
 
 
-def _note(asked: sql.Asked[recovery.Stranded]) -> int:
-    stranded = asked.row()
+def _note(stranded: recovery.Stranded) -> int:
     _Sweep.lane, _Sweep.key = stranded.last_lane, stranded.last_key
     if stranded.count:
         logger.info("lanes and keys were found that no trip would look at: %d", stranded.count)

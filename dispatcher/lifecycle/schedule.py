@@ -67,5 +67,9 @@ def discard_expired(*, now: datetime | None = None) -> int:
 
 def next_due(*, now: datetime | None = None) -> timedelta | None:
     """Return the time until something falls due, None if nothing will; negative if it is late."""
-    (wait,) = sql.fetch("next_due", timedelta, {"now": now})
-    return wait
+    return ask_next_due(now=now).row()
+
+
+def ask_next_due(*, now: datetime | None = None) -> sql.Asked[timedelta | None]:
+    """Ask for the time until something falls due; see next_due."""
+    return sql.ask("next_due", timedelta, {"now": now})

@@ -118,8 +118,8 @@ def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
 
 def fire_due() -> int:
     """Fire the crons whose time has come; return how many calls were sent."""
-    due = Cron.objects.filter(next_run_at__lte=sql.now())
-    return sum(fire_cron(name, due) is not None for name in due.values_list("name", flat=True))
+    names = sql.fetch("due_crons", str, {})
+    return sum(fire_cron(name, Cron.objects.filter(next_run_at__lte=sql.now())) is not None for name in names)
 
 
 def fire_cron(name: str, among: "QuerySet[Cron] | None" = None) -> str | None:

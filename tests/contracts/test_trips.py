@@ -59,8 +59,8 @@ def _with_a_backlog() -> None:
 
 
 @pytest.mark.usefixtures("_with_a_backlog")
-def test_an_idle_tick_makes_two_trips() -> None:
-    assert trips(engine.tick) == 2
+def test_an_idle_tick_makes_one_trip() -> None:
+    assert trips(engine.tick) == 1
 
 
 def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Q
 from django.db.models.functions import Now
 from pydantic import ValidationError
 
@@ -101,26 +100,13 @@ def advance_all() -> int:
     After 0.5 seconds the rest is left to the next run.
     """
     until = monotonic() + _BUDGET_S
-    numbers = _with_news()
+    numbers = sql.fetch("find_news", UUID, {"most": _MAX_WORKFLOWS})
     done = 0
     while numbers and (not done or monotonic() < until):
         batch, numbers = numbers[:_BATCH], numbers[_BATCH:]
         numbers += [each for each in _advance_safely(batch) if each not in numbers]
         done += len(batch)
     return done
-
-
-def _with_news() -> list[UUID]:
-    """Return the workflows in which a part has ended, or whose `look_at` has come; oldest news first.
-
-    One with a later `look_at` is left out until then, here and not afterwards: many such could use up the limit.
-    """
-    ready = Q(workflow__look_at=None) | Q(workflow__look_at__lte=Now())
-    ended = Part.objects.filter(ready, outcome="open", ended_at__isnull=False).order_by("ended_at")
-    due = Workflow.objects.filter(look_at__lte=Now()).order_by("look_at")
-    news = [*ended.values_list("ended_at", "workflow_id")[:_MAX_WORKFLOWS]]
-    news += due.values_list("look_at", "id")[:_MAX_WORKFLOWS]
-    return list(dict.fromkeys(number for _, number in sorted(news)))[:_MAX_WORKFLOWS]
 
 
 def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:

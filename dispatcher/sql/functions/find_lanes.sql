@@ -24,7 +24,8 @@ CREATE FUNCTION @find_lanes(p_worker uuid, p_queues text[], p_delivery text, p_r
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_since timestamptz := v_now;
-  v_queues text[] := '{}';
+  v_queues text[];
+  v_is_noted bool;
   v_open bigint[] := p_open;
   v_want bigint[];                                   -- keys to lock
   v_busy bigint[] := '{}';
@@ -49,12 +50,15 @@ DECLARE
   v_left int;
   v_locked record;
 BEGIN
-  IF p_room > 0 THEN                                 -- not those that are delivered in another way by now
-    v_queues := ARRAY(SELECT mine.name FROM unnest(p_queues) AS mine (name)
-                       WHERE p_tuning.any_delivery
-                          OR p_delivery = COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored
-                                                     WHERE stored.name = mine.name), 'broker'));
-  END IF;
+  SELECT ARRAY(SELECT mine.name                      -- not those that are delivered in another way by now
+                 FROM unnest(p_queues) AS mine (name)
+                WHERE p_room > 0
+                  AND (p_tuning.any_delivery
+                       OR p_delivery = COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored
+                                                  WHERE stored.name = mine.name), 'broker'))),
+         (SELECT note.at FROM dispatcher_note AS note
+           WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL
+    INTO v_queues, v_is_noted;
   IF p_delivery = 'broker' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
       FROM (SELECT mine.name, @queue_room(mine.name, p_room, p_tuning, v_now) AS room
@@ -63,8 +67,7 @@ BEGIN
     v_queues := v_published;
   END IF;
 
-  IF (SELECT note.at FROM dispatcher_note AS note
-       WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL THEN
+  IF v_is_noted THEN
     v_noted := @read_notes(v_from, v_now, v_queues, p_room);
     v_open := v_open || v_noted.keys;
     v_noted_rows := NULLIF(v_noted.rows, '{}');
@@ -125,9 +128,10 @@ BEGIN
     EXIT WHEN v_want = '{}';
     BEGIN
       v_locked := @lock_keys(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
-      IF v_locked.busy <> '{}' AND NOT EXISTS (
-           SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
-        RAISE lock_not_available;
+      IF v_locked.busy <> '{}' THEN
+        IF NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
+          RAISE lock_not_available;
+        END IF;
       END IF;
     EXCEPTION WHEN lock_not_available THEN
       -- Locked keys stop every lane. Let go of the others, and wait for all in order of id: who has the locked ones may

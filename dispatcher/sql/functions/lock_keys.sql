@@ -11,6 +11,8 @@ DECLARE
   v_groups @group_room[];
   v_members bigint[];                                -- their last start ranks them among the members of a group
   v_group @group_room;
+  v_has_groups bool;
+  v_has_blocks bool;
   k int;
 BEGIN
   ids := ARRAY(SELECT key.id
@@ -18,7 +20,10 @@ BEGIN
                 WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
                 ORDER BY key.id
                   FOR NO KEY UPDATE SKIP LOCKED);
-  IF (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL THEN
+  SELECT (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL,
+         EXISTS (SELECT FROM dispatcher_block)
+    INTO v_has_groups, v_has_blocks;
+  IF v_has_groups THEN
     SELECT array_agg(DISTINCT joined.id), array_agg(key.id) FILTER (WHERE NOT key.is_group) INTO groups, v_members
       FROM dispatcher_ratelimitkey AS key
      CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE @groups_of(key.name) END) AS joined (id)
@@ -48,7 +53,7 @@ BEGIN
     SELECT ids || ARRAY(SELECT mine.id FROM mine) INTO ids;
   END IF;
 
-  IF EXISTS (SELECT FROM dispatcher_block AS block WHERE block.key_id = ANY (ids)) THEN
+  IF v_has_blocks THEN
     WITH mine AS (
       DELETE FROM dispatcher_block AS block WHERE block.key_id = ANY (ids) RETURNING block.key_id, block.until)
     UPDATE dispatcher_ratelimitkey AS key

@@ -10,6 +10,11 @@ CREATE FUNCTION @record_ends(p_calls uuid[], p_tickets uuid[], p_claims uuid[], 
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
+  IF array_remove(p_errors, NULL) <> '{}' THEN
+    p_errors := ARRAY(SELECT failure.error || jsonb_build_object('occurred_at', p_now)
+                        FROM unnest(p_errors) WITH ORDINALITY AS failure (error, n)
+                       ORDER BY failure.n);
+  END IF;
   WITH slots AS MATERIALIZED (          -- who has locked a slot, and not its call, must not end the whole trip
     SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED
   ), recorded AS (
@@ -19,16 +24,12 @@ BEGIN
            crashes = COALESCE(ending.crashes, call.crashes),
            scheduled_at = COALESCE(p_now + ending.wait, call.scheduled_at),
            finished_at = CASE WHEN ending.state IN ('completed', 'cancelled', 'discarded') THEN p_now END,
-           error = failure.error,
-           errors = CASE WHEN failure.error IS NULL THEN call.errors
-                         WHEN jsonb_array_length(call.errors) < 25 THEN call.errors || failure.error
-                         ELSE jsonb_path_query_array(call.errors, '$[0 to 4]')
-                              || jsonb_path_query_array(call.errors, '$[last - 18 to last]') || failure.error END,
-           error_count = CASE WHEN failure.error IS NULL THEN call.error_count
+           error = ending.error,
+           errors = CASE WHEN ending.error IS NULL THEN call.errors ELSE @add_error(call.errors, ending.error) END,
+           error_count = CASE WHEN ending.error IS NULL THEN call.error_count
                               ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
       FROM unnest(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits)
            AS ending (id, ticket, claim, state, reason, crashes, result, error, wait)
-     CROSS JOIN LATERAL (SELECT ending.error || jsonb_build_object('occurred_at', p_now)) AS failure (error)
      WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
        AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'

@@ -85,7 +85,8 @@ SELECT key.id,
               CASE WHEN override.is_on THEN key.override_rate_period ELSE key.rate_period END AS rate_period,
               CASE WHEN override.is_on THEN key.override_throttle_limit ELSE key.throttle_limit END AS throttle_limit,
               CASE WHEN override.is_on THEN key.override_throttle_period ELSE key.throttle_period END
-                  AS throttle_period) AS given
+                  AS throttle_period
+        OFFSET 0) AS given
  CROSS JOIN LATERAL (
        SELECT CASE WHEN NOT key.is_observed THEN given.concurrency END AS concurrency,
               CASE WHEN NOT key.is_observed THEN given.per_worker END AS per_worker,

@@ -36,6 +36,7 @@ DECLARE
   v_queues text[];
   v_freed record;
   v_is_ready bool;                                   -- lanes of this worker's queues are
+  v_is_scarce bool;
   v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
   v_settled int := 0;                                -- calls that ended or were put off
   v_is_useful bool;                                  -- the trip did something, or had no room
@@ -65,31 +66,33 @@ BEGIN
   -- 4 Write: the calls, their slots and starts; what else became of calls; the lanes.
   IF v_chosen.starts <> '{}' THEN
     RETURN QUERY
-    WITH started AS (
+    WITH start AS MATERIALIZED (
+      SELECT start.call, start.at, start.state, start.chosen, start.key_ids, start.costs, start.is_counted,
+             start.turn, gen_random_uuid() AS ticket, start.state = 'active' AS is_active
+        FROM unnest(v_chosen.starts) WITH ORDINALITY
+          AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)
+    ), started AS (
       UPDATE dispatcher_callqueue AS call
          SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
-             claim = CASE start.state WHEN 'active' THEN start.ticket ELSE call.claim END,
-             published_at = CASE start.state WHEN 'active' THEN v_now END,
-             started_at = CASE start.state WHEN 'active' THEN start.at END,
-             attempt = call.attempt + (start.state = 'active')::int,
-             returns = CASE start.state WHEN 'active' THEN 0 ELSE call.returns END
-        FROM (SELECT start.call, start.at, start.state, start.chosen, array_remove(start.key_ids, NULL) AS key_ids,
-                     start.is_counted, gen_random_uuid() AS ticket, turn
-                FROM unnest(v_chosen.starts) WITH ORDINALITY
-                  AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)) AS start
-       WHERE call.id = ANY (ARRAY(SELECT start.call FROM unnest(v_chosen.starts) AS start)) AND call.id = start.call
+             claim = CASE WHEN start.is_active THEN start.ticket ELSE call.claim END,
+             published_at = CASE WHEN start.is_active THEN v_now END,
+             started_at = CASE WHEN start.is_active THEN start.at END,
+             attempt = CASE WHEN start.is_active THEN call.attempt + 1 ELSE call.attempt END,
+             returns = CASE WHEN start.is_active THEN 0 ELSE call.returns END
+        FROM start
+       WHERE call.id = ANY (ARRAY(SELECT start.call FROM start)) AND call.id = start.call
       RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
                 call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
-                start.key_ids, start.is_counted, start.at, start.turn
+                array_remove(start.key_ids, NULL) AS key_ids, start.is_counted, start.at, start.turn
     ), held AS (
       INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
                                    is_confirmed)
       SELECT start.call, spent.key_id, spent.cost,
-             CASE WHEN start.state = 'active' THEN p_worker END,
-             CASE WHEN start.state = 'active' THEN start.at END,
-             CASE WHEN start.state = 'active' THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
-             CASE WHEN start.state = 'active' AND p_is_pulled THEN v_now + p_tuning.lease END, false
-        FROM unnest(v_chosen.starts) AS start
+             CASE WHEN start.is_active THEN p_worker END,
+             CASE WHEN start.is_active THEN start.at END,
+             CASE WHEN start.is_active THEN start.at + p_tuning.lease ELSE v_now + p_tuning.dispatch_lease END,
+             CASE WHEN start.is_active AND p_is_pulled THEN v_now + p_tuning.lease END, false
+        FROM start
        CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
     SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
@@ -161,8 +164,10 @@ BEGIN
                       CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
                       CASE WHEN v_found.busy && v_open THEN v_now + interval '20 milliseconds' END);
   END IF;
-  v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_settled > 0
-                 OR EXISTS (SELECT FROM unnest(v_chosen.moves) AS move WHERE move.is_turn IS NOT TRUE);
+  v_is_useful := v_chosen.room_left <= 0 OR v_chosen.starts <> '{}' OR v_settled > 0;
+  IF NOT v_is_useful THEN
+    v_is_useful := EXISTS (SELECT FROM unnest(v_chosen.moves) AS move WHERE move.is_turn IS NOT TRUE);
+  END IF;
   -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.
   -- A trip that could have served them and did nothing found them locked: so would others, and wake it in turn.
   SELECT array_remove(v_chosen.wake || array_agg(
@@ -172,8 +177,10 @@ BEGIN
                          IS NOT NULL
                 THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
          COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
-         COALESCE(bool_or(queue.name = ANY (p_queues)), false)
-    INTO wake, publish, v_is_ready
+         COALESCE(bool_or(queue.name = ANY (p_queues)), false),
+         -- Where as many starts as a process takes ahead (16) would fill a key, it would keep them from the others.
+         EXISTS (SELECT FROM unnest(v_chosen.keys) AS key WHERE key.room < 16)
+    INTO wake, publish, v_is_ready, v_is_scarce
     FROM (SELECT mine.name,
                  COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
                           'broker') AS delivery
@@ -183,8 +190,7 @@ BEGIN
               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
                    WHERE site.place = 0 AND site.queue = mine.name
                    ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
-  -- Where as many starts as a process takes ahead (16) would fill a key, it would keep them from the others.
-  is_full := is_full OR v_is_ready AND EXISTS (SELECT FROM unnest(v_chosen.keys) AS key WHERE key.room < 16);
+  is_full := is_full OR v_is_ready AND v_is_scarce;
   IF v_is_ready AND p_room > 0 THEN
     again_at := CASE WHEN v_is_useful THEN v_now ELSE LEAST(again_at, v_now + interval '20 milliseconds') END;
   END IF;

@@ -35,7 +35,8 @@ BEGIN
                    WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
                      AND call.state = 'available' AND call.oversized_key_id IS NULL
                    ORDER BY call.position
-                   LIMIT 1) AS first ON true) AS site
+                   LIMIT 1) AS first ON true
+          OFFSET 0) AS site
      WHERE site.place IS DISTINCT FROM lane.place OR site.kept_until IS DISTINCT FROM lane.kept_until
         OR site.served_at IS NOT NULL OR lane.last_served_at IS NOT NULL
         OR site.waits_from >= lane.waits_from + 64
