@@ -12,7 +12,7 @@ from dispatcher.errors import CallInvalid
 from dispatcher.lanes import mixture
 from dispatcher.lifecycle.run import ReplaceAsked
 from dispatcher.limited import keys_of
-from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.models import CallQueue
 from dispatcher.request import Changes
 
 
@@ -31,8 +31,7 @@ def asked(task: Task, signature: Signature) -> ReplaceAsked:
             "the limits of its tasks, and return.",
         )
     call = CallQueue.objects.get(id=task.request.id)
-    spends = Lane.objects.get(id=call.lane_id).key_ids
-    names = RateLimitKey.objects.filter(id__in=spends).values_list("name", flat=True)
+    names = lanes.kind_of(call).names
     spent = {groups.any_of(name) if groups.is_group(name) else name: call.costs.get(name, 1) for name in names}
     declared = keys_of(call.task, validate.from_json(call.args), validate.from_json(call.kwargs), call.options or {})
     asks, given = send_task.asked_by(signature, task.request.id, keys=None if spent == (declared or {}) else spent)

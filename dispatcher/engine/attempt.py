@@ -26,10 +26,10 @@ from dispatcher.lifecycle import claim, finish, run
 from dispatcher.lifecycle.claim import Claimed, Refused
 from dispatcher.lifecycle.control import Moved
 from dispatcher.lifecycle.finish import Ended, Requeue
-from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.models import CallQueue
 from dispatcher.request import Changes
 from dispatcher.sql import faults
-from dispatcher.states import OnLimit, State
+from dispatcher.states import State
 
 T = TypeVar("T")
 
@@ -234,7 +234,11 @@ def _end_and_change(ended: Ended, changes: Changes, *, queue: str | None) -> boo
     """Record an end and what the next attempt is made with: both or neither; an ended call keeps what it had."""
     call, ticket, wait = ended.call_id, ended.ticket, ended.ending.wait
     if changes.is_move and changes.placement is None:
-        changes = replace(changes, placement=_placement(call, changes.queue))
+        for row in CallQueue.objects.filter(id=call, ticket=ticket):
+            kind = lanes.kind_of(row)
+            kind = replace(kind, queue=changes.queue or kind.queue)
+            placement = lanes.placement_of(kind, lanes.missing_keys([kind], {}), {})
+            changes = replace(changes, placement=json.dumps(placement))
     with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         if ended.ending.state is not State.AVAILABLE:
             is_recorded = ends.record_one(ended, queue=queue, patience=timedelta(0))
@@ -243,17 +247,3 @@ def _end_and_change(ended: Ended, changes: Changes, *, queue: str | None) -> boo
         if is_recorded and finish.amend(call, changes):
             sent.after_commit([Moved(id=call, lane_id=None, state=State.AVAILABLE)])
     return is_recorded
-
-
-def _placement(call_id: UUID, queue: str | None) -> str | None:
-    """Return what makes the lane of a call that goes on with the same keys, in a queue; None: in its own."""
-    for lane in Lane.objects.filter(id__in=CallQueue.objects.filter(id=call_id).values("lane_id")):
-        names = RateLimitKey.objects.filter(id__in=lane.key_ids).values_list("name", flat=True)
-        kind = lanes.Kind(
-            queue=lane.queue if queue is None else queue,
-            priority=lane.priority,
-            on_limit=OnLimit(lane.on_limit),
-            names=tuple(sorted(names)),
-        )
-        return json.dumps(lanes.placement_of(kind, lanes.missing_keys([kind], {}), {}))
-    return None
