@@ -61,6 +61,7 @@ class Call:
     retry: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] | None = None
     headers: Mapping[str, Any] | None = None
+    outside: bool = False
     extras: Extras | None = None
     """What only another app of the dispatcher gives it."""
 

@@ -5,8 +5,8 @@ task without limits is sent as always, and so are the messages that the dispatch
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import wraps
@@ -111,7 +111,7 @@ class _Sending:
 
     def send(self) -> Any:
         """Send the call, once for each id; return what `send_task` returns. Raises CallInvalid or PolicyInvalid."""
-        with _own_connection() if self.given.get("outside") else nullcontext():
+        with sql.outside() if self.given.get("outside") else nullcontext():
             task_id = self.given.get("task_id")
             # A task that runs again sends what follows it again.
             if not _is_sent(task_id):
@@ -163,17 +163,6 @@ class _Sending:
         if parent is not None:
             parent.add_trail(result)
         return result
-
-
-@contextmanager
-def _own_connection() -> Iterator[None]:
-    """Send on a connection of its own: what becomes of the caller's transaction changes nothing."""
-    wrapper = sql.new_connection()
-    try:
-        with sql.using(wrapper):
-            yield
-    finally:
-        wrapper.close()
 
 
 def _is_sent(task_id: object) -> bool:
