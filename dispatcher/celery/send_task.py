@@ -20,6 +20,7 @@ from django.db import IntegrityError
 
 from dispatcher import api, sql, validate
 from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid
 from dispatcher.limited import keys_of, routers_of
 from dispatcher.limits.retry import Retry
 from dispatcher.messages.capture import HOOKED, Recorder
@@ -81,14 +82,16 @@ def send_with(keys: Any, task: str, args: Any = None, kwargs: Any = None, **opti
 def asked_by(signature: Signature, task_id: str, *, keys: Any) -> tuple[Call, Mapping[str, Any]]:
     """Return the call that a signature with this id asks for, and the options; nothing is sent.
 
-    keys: those that it spends; None: those that are declared for its task.
+    keys: those that it spends; None: those that are declared for its task. Raises CallInvalid if it sends nothing so.
     """
     found = _asked[task_id] = list[_Sending]()
     try:
         signature.delay()
     finally:
         del _asked[task_id]
-    (sending,) = found
+    if not found:
+        raise CallInvalid("replace", f"apply_async of {signature.task} has sent nothing under the id of the call.")
+    sending = found[0]
     return (sending if keys is None else replace(sending, keys=keys)).call(), sending.given
 
 

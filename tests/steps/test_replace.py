@@ -9,6 +9,7 @@ from celery import Task, group, shared_task
 from dispatcher.celery import fence
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
+from dispatcher.testing import capture, drain
 from tests.builders import committed, key, seen
 from tests.steps.conftest import Broker, app
 from tests.steps.sample_tasks import autoretry, behaviours, deliver, do, ran, retrying, sent, takes, wake
@@ -18,6 +19,19 @@ pytestmark = [committed, pytest.mark.celery, pytest.mark.usefixtures("nothing_ra
 
 @shared_task(name="tests.late", acks_late=True)
 def late() -> None: ...
+
+
+class Unsent(Task):
+    """A base class that keeps its messages back."""
+
+    abstract = True
+
+    def apply_async(self, *_: Any, **__: Any) -> None:
+        """Send nothing."""
+
+
+@shared_task(name="tests.unsent", base=Unsent)
+def unsent() -> None: ...
 
 
 @pytest.fixture(autouse=True)
@@ -103,6 +117,21 @@ def test_what_is_no_call_ends_it_without_another_attempt(other: Any) -> None:
     assert deliver(call).state == "FAILURE"
     assert (seen(call).state, seen(call).error["type"], seen(call).task) == (State.DISCARDED, "CallInvalid", "tests.do")
     assert not Slot.objects.exists()
+
+
+def test_a_task_whose_class_sends_nothing_under_the_id_can_not_take_its_place() -> None:
+    behaviours[:] = [lambda self: self.replace(unsent.s())]
+    call = sent(retry={"max_attempts": 3})
+    deliver(call)
+    assert (seen(call).state, seen(call).error["type"]) == (State.DISCARDED, "CallInvalid")
+
+
+def test_what_is_drained_in_a_test_runs_as_the_other_task(broker: Broker) -> None:
+    behaviours[:] = [lambda self: self.replace(takes.s(1, 2)), lambda _: "done"]
+    with capture():
+        call = CallQueue.objects.send(do, queue="mail")
+    assert drain() == {"completed": 1}
+    assert (seen(call).task, seen(call).result, seen(call).attempt) == ("tests.takes", "done", 1)
 
 
 def test_a_task_of_any_class_is_replaced() -> None:
