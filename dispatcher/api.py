@@ -1,6 +1,7 @@
 """The public module: what callers and people do with calls and keys. `CallQueue.objects.send` is the short way in."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -9,7 +10,7 @@ from uuid import UUID
 from dispatcher import groups, sql, validate
 from dispatcher import lanes as lanes_of
 from dispatcher.engine import compose, dispenser, sent
-from dispatcher.errors import KeyNotFound, PolicyInvalid
+from dispatcher.errors import CallInvalid, KeyNotFound, PolicyInvalid
 from dispatcher.groups import any_of
 from dispatcher.history import By
 from dispatcher.lanes import mixture
@@ -57,7 +58,12 @@ def send(call: Call) -> CallQueue:
 
 def send_many(calls: Sequence[Call]) -> list[CallQueue]:
     """Write calls, all or none, and serve them after the commit. Raises CallInvalid or PolicyInvalid."""
-    return sent.write(compose.drafts(calls))
+    drafts = compose.drafts(calls)
+    outside = [call for call in calls if call.outside]
+    if outside and len(outside) < len(calls):
+        raise CallInvalid("outside", "is for all calls that are written together, or for none.")
+    with sql.outside() if outside else nullcontext():
+        return sent.write(drafts)
 
 
 @validate.only_named(PolicyInvalid, _IN_ONE)

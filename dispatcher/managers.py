@@ -97,7 +97,7 @@ def _send(make: Callable[P, Call]) -> Callable[Concatenate["CallQueueManager", P
         queue: the Celery queue; by default the task's own route. priority: -100 to 100, higher first.
         scheduled_at, expires_at: times with a zone; not before, and not after.
         on_limit: "wait" (default), "reschedule" or "drop". retry: see retry.Retry.
-        headers: headers of the message, as of `apply_async`.
+        headers: headers of the message, as of `apply_async`. outside: commit it at once, outside the transaction.
         Raises CallInvalid or PolicyInvalid naming the field; then nothing was written.
         """
         from dispatcher import api  # noqa: PLC0415 -- it imports the models, which import this module

@@ -61,6 +61,7 @@ class Call:
     retry: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] | None = None
     headers: Mapping[str, Any] | None = None
+    outside: bool = False
     extras: Extras | None = None
     """What only another app of the dispatcher gives it."""
 
@@ -70,7 +71,10 @@ Call.__init__ = only_named(CallInvalid, REMEDIES)(Call.__init__)  # type: ignore
 
 @dataclass(frozen=True, kw_only=True)
 class Changes:
-    """The fields of a call that a retry replaces; None keeps one as it is. Arguments are JSON texts."""
+    """What the next attempt is made with, where a retry or `self.replace` names it; None keeps a field as it is.
+
+    JSON is text.
+    """
 
     args: str | None = None
     kwargs: str | None = None
@@ -80,7 +84,16 @@ class Changes:
     expires_in: timedelta | None = None
     """From the end of the attempt on, by the database's clock."""
 
+    task: str | None = None
+    """With another task the fields below are that one's, with or without a value; so is when the call expires."""
+    headers: str | None = None
+    options: str | None = None
+    costs: str = "{}"
+    placement: str | None = None
+    """What makes the keys and the lane of the call; None: it spends the same keys."""
+    retry: str | None = None
+
     @property
     def is_move(self) -> bool:
         """Whether the call goes to another lane."""
-        return self.queue is not None or self.priority is not None
+        return self.queue is not None or self.priority is not None or self.placement is not None

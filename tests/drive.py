@@ -11,6 +11,7 @@ the engine. What the engine does inside may change: then these files change, and
 Keys are paused, resumed and blocked, and calls cancelled and retried, by `dispatcher.api`.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from uuid import UUID
 from dispatcher import api, engine, sql
 from dispatcher.celery import revoke
 from dispatcher.lifecycle import place, send
-from dispatcher.lifecycle.run import RetryAsked
+from dispatcher.lifecycle.run import ReplaceAsked, RetryAsked
 from dispatcher.models import CallQueue, Queue, RateLimitKey, Slot
 from dispatcher.reports import Runnable, rate_limit_status, runnable_calls
 from dispatcher.reports.status import KeyStatus, Observed
@@ -231,6 +232,12 @@ def ids(of: Iterable[CallQueue | Run]) -> list[UUID]:
 def asking_again(**changes: Any) -> BaseException:
     """Return what a task raises that asks for another attempt at once, with other fields: `self.retry(queue=...)`."""
     return RetryAsked(ValueError("again"), timedelta(0), may_retry=True, changes=Changes(**changes))
+
+
+def becoming_another(*keys: str) -> BaseException:
+    """Return what a task raises that replaces itself by one that spends these keys: `self.replace(...)`."""
+    placement = json.dumps({"names": sorted(keys), "policies": {}, "senders": {}})
+    return ReplaceAsked(Changes(task="noop", args='["another"]', placement=placement), None)
 
 
 def id_of(call: CallQueue | Run | UUID) -> UUID:

@@ -25,9 +25,10 @@ from django.db import close_old_connections
 from kombu.exceptions import EncodeError
 
 from dispatcher import api, engine
-from dispatcher.celery import heartbeat, retries, revoke
+from dispatcher.celery import heartbeat, replacement, retries, revoke
+from dispatcher.conf import is_eager
 from dispatcher.ending import InFlight
-from dispatcher.errors import CallInvalid, TicketReplaced, WorkerLost
+from dispatcher.errors import FieldInvalid, TicketReplaced, WorkerLost
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped, Unstored
 from dispatcher.messages.tickets import headers_of, ticket_in, uuid_of
@@ -158,20 +159,19 @@ class DispatchedTask(DjangoTask):
         request.update(retry_asked=asked)
         return asked
 
-    def replace(self, sig: Signature[Any]) -> Any:
-        """Replace the task, as Celery documents it. Raises CallInvalid for a dispatched one, whose call keeps its task.
+    def on_replace(self, sig: Signature[Any]) -> Any:
+        """Replace the task, as Celery documents it; the call of a dispatched one becomes the other task's.
 
-        Another attempt would be refused as well.
+        Raises CallInvalid or PolicyInvalid for what a call can't be: another attempt would be refused as well.
         """
         request = self.request
-        if ticket_of(request) is not None and not request.called_directly:
+        if ticket_of(request) is None or request.called_directly or is_eager():
+            return super().on_replace(sig)
+        try:
+            raise replacement.asked(self, sig)
+        except FieldInvalid:
             request.update(is_spent=True)
-            raise CallInvalid(
-                "replace",
-                "a task that was sent with the dispatcher can't use this: its call keeps its task and its keys. Send "
-                "the other one as a call of its own, CallQueue.objects.send(signature, keys=...), and return.",
-            )
-        return super().replace(sig)
+            raise
 
     def ensure_held(self) -> None:
         """Raise TicketReplaced if this attempt has lost its call to another one, and so must not act any more.

@@ -5,9 +5,9 @@ task without limits is sent as always, and so are the messages that the dispatch
 """
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from django.db import IntegrityError
 
 from dispatcher import api, sql, validate
 from dispatcher.conf import conf
+from dispatcher.errors import CallInvalid
 from dispatcher.limited import keys_of, routers_of
 from dispatcher.limits.retry import Retry
 from dispatcher.messages.capture import HOOKED, Recorder
@@ -38,6 +39,8 @@ _NOT_OF_THE_CALL: Final = frozenset(
         *("add_to_parent", "outside", "result_cls", "task_type"),
     }
 )
+_asked: Final[dict[str, list["_Sending"]]] = {}
+"""What running tasks replace themselves by, by their ids: it is not sent."""
 _HIGHEST: Final = 100
 """The highest priority of a call; -100 is the lowest."""
 
@@ -48,14 +51,19 @@ def hook() -> None:
 
     @wraps(celerys)
     def send_task(app: Celery, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any) -> Any:
-        if not routers_of(name) or isinstance(options.get("producer"), Recorder):
+        is_asked = _asked and options.get("task_id") in _asked
+        if not (is_asked or routers_of(name)) or isinstance(options.get("producer"), Recorder):
             return celerys(app, name, args, kwargs, *more, **options)
         named = list(inspect.signature(celerys).parameters)[4:]
         given = {**dict(zip(named, more, strict=False)), **options}
         keys = keys_of(name, args, kwargs, given)
-        if keys is None:
+        if keys is None and not is_asked:
             return celerys(app, name, args, kwargs, *more, **options)
-        return _Sending(app=app, name=name, args=args, kwargs=kwargs, given=given, keys=keys).send()
+        sending = _Sending(app=app, name=name, args=args, kwargs=kwargs, given=given, keys=keys or ())
+        if is_asked:
+            _asked[given["task_id"]].append(sending)
+            return app.AsyncResult(given["task_id"])
+        return sending.send()
 
     setattr(send_task, HOOKED, (send_task, celerys))
     Celery.send_task = send_task
@@ -69,6 +77,22 @@ def send_with(keys: Any, task: str, args: Any = None, kwargs: Any = None, **opti
     app = current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
     keys = keys_of(task, args, kwargs, options) or () if keys is None else keys
     return _Sending(app=app, name=task, args=args, kwargs=kwargs, given=options, keys=keys).send()
+
+
+def asked_by(signature: Signature, task_id: str, *, keys: Any) -> tuple[Call, Mapping[str, Any]]:
+    """Return the call that a signature with this id asks for, and the options; nothing is sent.
+
+    keys: those that it spends; None: those that are declared for its task. Raises CallInvalid if it sends nothing so.
+    """
+    found = _asked[task_id] = list[_Sending]()
+    try:
+        signature.delay()
+    finally:
+        del _asked[task_id]
+    if not found:
+        raise CallInvalid("replace", f"apply_async of {signature.task} has sent nothing under the id of the call.")
+    sending = found[0]
+    return (sending if keys is None else replace(sending, keys=keys)).call(), sending.given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +114,7 @@ class _Sending:
 
     def send(self) -> Any:
         """Send the call, once for each id; return what `send_task` returns. Raises CallInvalid or PolicyInvalid."""
-        with _own_connection() if self.given.get("outside") else nullcontext():
+        with sql.outside() if self.given.get("outside") else nullcontext():
             task_id = self.given.get("task_id")
             # A task that runs again sends what follows it again.
             if not _is_sent(task_id):
@@ -142,17 +166,6 @@ class _Sending:
         if parent is not None:
             parent.add_trail(result)
         return result
-
-
-@contextmanager
-def _own_connection() -> Iterator[None]:
-    """Send on a connection of its own: what becomes of the caller's transaction changes nothing."""
-    wrapper = sql.new_connection()
-    try:
-        with sql.using(wrapper):
-            yield
-    finally:
-        wrapper.close()
 
 
 def _is_sent(task_id: object) -> bool:

@@ -3,9 +3,11 @@
 Each is composed of steps in `lifecycle`.
 """
 
+import json
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import monotonic, sleep
@@ -18,15 +20,16 @@ from billiard.exceptions import SoftTimeLimitExceeded
 from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Ending, InFlight
-from dispatcher.engine import ends
+from dispatcher.engine import dispenser, ends, sent
 from dispatcher.engine.stop import stop
 from dispatcher.lifecycle import claim, finish, run
 from dispatcher.lifecycle.claim import Claimed, Refused
+from dispatcher.lifecycle.control import Moved
 from dispatcher.lifecycle.finish import Ended, Requeue
-from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.models import CallQueue
 from dispatcher.request import Changes
 from dispatcher.sql import faults
-from dispatcher.states import OnLimit, State
+from dispatcher.states import State
 
 T = TypeVar("T")
 
@@ -220,35 +223,27 @@ def _claim_unchecked(first: Callable[[], Claimed | Refused]) -> Claimed | Refuse
 
 def record(ended: Ended, *, queue: str | None = None) -> bool:
     """Record how an attempt ended; return whether its ticket still held the call."""
+    if ended.ending.changes is not None:
+        return _end_and_change(ended, ended.ending.changes, queue=queue)
     if ended.ending.state is State.AVAILABLE:
         return stop(ended)
-    if ended.ending.changes is not None:
-        return _fail_and_change(ended, ended.ending.changes, queue=queue)
     return ends.record_one(ended, queue=queue)
 
 
-def _fail_and_change(ended: Ended, changes: Changes, *, queue: str | None) -> bool:
-    """Record a failure and what the next attempt is made with: both or neither; an ended call keeps what it had."""
-    if changes.is_move:
-        _open_lane(ended.call_id, changes)
+def _end_and_change(ended: Ended, changes: Changes, *, queue: str | None) -> bool:
+    """Record an end and what the next attempt is made with: both or neither; an ended call keeps what it had."""
+    call, ticket, wait = ended.call_id, ended.ticket, ended.ending.wait
+    if changes.is_move and changes.placement is None:
+        for row in CallQueue.objects.filter(id=call, ticket=ticket):
+            kind = lanes.kind_of(row)
+            kind = replace(kind, queue=changes.queue or kind.queue)
+            placement = lanes.placement_of(kind, lanes.missing_keys([kind], {}), {})
+            changes = replace(changes, placement=json.dumps(placement))
     with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-        is_recorded = ends.record_one(ended, queue=queue, patience=timedelta(0))
-        if is_recorded and ended.ending.state is State.RETRYABLE and not finish.amend(ended.call_id, changes):
-            # Its lane was removed meanwhile.
-            _open_lane(ended.call_id, changes)
-            finish.amend(ended.call_id, changes)
+        if ended.ending.state is not State.AVAILABLE:
+            is_recorded = ends.record_one(ended, queue=queue, patience=timedelta(0))
+        elif is_recorded := bool(finish.requeue(call, ticket, Requeue.STOPPED, claim_id=ended.claim_id, wait=wait)):
+            sql.after_commit(dispenser.dispense_briefly)
+        if is_recorded and finish.amend(call, changes):
+            sent.after_commit([Moved(id=call, lane_id=None, state=State.AVAILABLE)])
     return is_recorded
-
-
-def _open_lane(call_id: UUID, changes: Changes) -> None:
-    """Make the lane that a call moves to, for the same keys, if it does not exist."""
-    calls = CallQueue.objects.filter(id=call_id)
-    for lane in Lane.objects.filter(id__in=calls.values("lane_id")):
-        names = RateLimitKey.objects.filter(id__in=lane.key_ids).values_list("name", flat=True)
-        kind = lanes.Kind(
-            queue=changes.queue if changes.queue is not None else lane.queue,
-            priority=changes.priority if changes.priority is not None else lane.priority,
-            on_limit=OnLimit(lane.on_limit),
-            names=tuple(sorted(names)),
-        )
-        lanes.open_lanes({kind: 0}, lanes.missing_keys([kind], {}))

@@ -11,14 +11,14 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from django.db import OperationalError
-from django.db.models import QuerySet
+from django.db.models import F, Func, QuerySet
 
 from dispatcher import groups, limited, sql, validate
 from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
 from dispatcher.extension import HTTP_MISSING, registered
 from dispatcher.limits.policy import Policy, stored
-from dispatcher.models import RateLimitKey
+from dispatcher.models import CallQueue, Lane, RateLimitKey
 from dispatcher.states import Delivery, OnLimit
 
 _MOST_NAMES: Final = 10_000
@@ -50,6 +50,14 @@ class Kind:
             for name, policy in policies.items()
             if name in named or any(groups.has_member(pattern, name) for pattern in patterns)
         }
+
+
+def kind_of(call: CallQueue) -> Kind:
+    """Return what the calls of a call's lane share; without keys where it has no lane."""
+    lanes = Lane.objects.filter(id=call.lane_id or 0)
+    keys = RateLimitKey.objects.filter(id__in=lanes.values_list(Func(F("key_ids"), function="unnest"), flat=True))
+    names = tuple(sorted(keys.values_list("name", flat=True)))
+    return Kind(queue=call.queue, priority=call.priority, on_limit=OnLimit(call.on_limit), names=names)
 
 
 Placement = Mapping[str, Any]

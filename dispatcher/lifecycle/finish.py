@@ -83,11 +83,11 @@ def is_recorded(ended: Ended) -> bool:
 
 
 def amend(call_id: UUID, changes: Changes, *, now: datetime | None = None) -> bool:
-    """Change what a retryable call is tried again with; False if the lane that it moves to is missing.
+    """Change what a call is tried again with; return whether it has no lane now, since it goes to another one.
 
     The caller has ended its attempt in the same transaction.
     """
-    return bool(sql.fetch("amend_call", UUID, {"call": call_id, **asdict(changes), "now": now}))
+    return any(sql.fetch("amend_call", bool, {"call": call_id, **asdict(changes), "now": now}))
 
 
 class Requeue(StrEnum):

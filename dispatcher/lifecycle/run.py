@@ -15,7 +15,7 @@ from dispatcher.ending import Ending
 from dispatcher.errors import RateLimited
 from dispatcher.limits.policy import LONGEST_PERIOD
 from dispatcher.request import Changes
-from dispatcher.states import TERMINAL
+from dispatcher.states import TERMINAL, State
 
 _SAYS_STOP = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 SHORTEST_STOP = timedelta(seconds=1)
@@ -72,6 +72,9 @@ class Ignored:
     """The task raised Celery's Ignore: it is done, and is ignored by Celery, too."""
 
     error: Ignore
+    changes: Changes | None = None
+    """What its call is now, where the task has replaced itself."""
+    wait: timedelta | None = None
 
 
 Outcome = Returned | Failed | Stopped | Ignored
@@ -93,6 +96,20 @@ class RetryAsked(Retry):
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel to the worker's main process as Celery's own class: what can't be read there ends the worker."""
         return Retry, (str(self), None, self.when)
+
+
+class ReplaceAsked(Ignore):
+    """Raised by `self.replace()` of a dispatched task: its call becomes another task's, and goes on."""
+
+    def __init__(self, changes: Changes, wait: timedelta | None) -> None:
+        """Keep what the call is from now on, and for how long it waits first."""
+        self.changes = changes
+        self.wait = wait
+        super().__init__("replaced by another task")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to the worker's main process as Celery's own class, as above."""
+        return Ignore, self.args
 
 
 def run(task: Callable[[], Any], *, results: list[Any] | None = None) -> Outcome:
@@ -118,6 +135,8 @@ def raised(error: BaseException) -> Outcome:
             # Without a cause it is the exception that the task was handling when it asked.
             cause = error.cause or error.__context__ or error
             return Failed(error=cause, wait=error.wait, may_retry=error.may_retry, changes=error.changes)
+        case ReplaceAsked():
+            return Ignored(error=error, changes=error.changes, wait=error.wait)
         case Ignore():
             return Ignored(error=error)
         case Reject():
@@ -134,8 +153,10 @@ def ending_of(outcome: Outcome, *, attempt: int, policy: Mapping[str, Any] | Non
     match outcome:
         case Returned():
             return ending.completed(outcome.stored)
-        case Ignored():
+        case Ignored(changes=None):
             return ending.completed(None)
+        case Ignored():
+            return Ending(state=State.AVAILABLE, wait=outcome.wait, changes=outcome.changes)
         case Stopped():
             return ending.stopped(outcome.wait, outcome.key)
         case Failed():

@@ -5,14 +5,17 @@ import os
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
-from typing import Final, ParamSpec, TextIO, cast
+from shutil import get_terminal_size
+from typing import Final, ParamSpec
 
 from django.core.management.base import CommandError, OutputWrapper
-from rich.console import Console
+from django.utils.termcolors import colorize
 
 from dispatcher import sql
+from dispatcher.management.key_table import Paint, plain
 from dispatcher.models import RateLimitKey
 from dispatcher.sql import faults
 
@@ -58,16 +61,28 @@ def unknown_keys(names: Collection[str]) -> CommandError:
     return CommandError(" ".join(f"There is no rate limit key {name!r}.{hint}" for name, hint in hints.items()))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Screen:
+    """Where a command writes: as wide as the terminal, elsewhere as its lines.
+
+    paint: gives a text the colors of a terminal, as Django's `colorize` does, where it has them.
+    """
+
+    is_terminal: bool
+    width: int
+    height: int
+    paint: Paint
+
+
 @contextmanager
-def console(out: OutputWrapper, *, no_color: bool) -> Iterator[Console]:
-    """Yield the console of a command: as wide as the terminal, elsewhere as its lines; a closed pipe ends the block."""
+def console(out: OutputWrapper, *, no_color: bool) -> Iterator[Screen]:
+    """Yield where a command writes; a closed pipe ends the block."""
     out.ending = ""
     is_terminal = out.isatty()
-    width = None if is_terminal else _ANY_WIDTH
+    width, height = get_terminal_size() if is_terminal else (_ANY_WIDTH, 0)
+    is_colored = is_terminal and not no_color and "NO_COLOR" not in os.environ
     try:
-        yield Console(
-            file=cast("TextIO", out), force_terminal=is_terminal, no_color=no_color, width=width, highlight=False
-        )
+        yield Screen(is_terminal=is_terminal, width=width, height=height, paint=colorize if is_colored else plain)
         out.flush()
     except BrokenPipeError:
         # The reader, such as `head`, has closed the pipe; Python flushes once more at exit, to nowhere.

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Final
-
-from rich.text import Text
+from typing import Any, Final
 
 from dispatcher.limits.policy import describe, describe_period
 from dispatcher.reports import KeyState, KeyStatus, Runnable
 from dispatcher.reports.health import MOST_RUNNABLE
 from dispatcher.reports.words import brief, in_words
 
+Paint = Callable[..., str]
+"""Gives a text colors, as Django's `colorize` does."""
 GAP: Final = 2
 SHORTEST_NAME: Final = 12
 _COLORS: Final = {
@@ -22,7 +22,12 @@ _COLORS: Final = {
 }
 
 
-def table(keys: Sequence[KeyStatus], width: int) -> Text:
+def plain(text: str, **_: Any) -> str:
+    """Return a text without colors."""
+    return text
+
+
+def table(keys: Sequence[KeyStatus], width: int, paint: Paint = plain) -> str:
     """Return the columns that are not empty, a line for each key; names are shortened to the remaining width."""
     columns = [(title, cells) for title, cell in _COLUMNS.items() if any(cells := [cell(key) for key in keys])]
     others = sum(max(map(len, [title, *cells])) + GAP for title, cells in columns[1:])
@@ -30,11 +35,12 @@ def table(keys: Sequence[KeyStatus], width: int) -> Text:
     columns[0] = ("Key", [name if len(name) <= room else f"{name[: room - 1]}…" for name in columns[0][1]])
     at = max(map(len, ["Key", *columns[0][1]])) + GAP
     header, *lines = rows(columns, lefts=2)
-    text = Text().append(header, "bold")
-    for key, line in zip(keys, lines, strict=True):
-        end = at + len(_state(key))
-        text.append(f"\n{line[:at]}").append(line[at:end], _COLORS[key.state]).append(line[end:])
-    return text
+    ends = [at + len(_state(key)) for key in keys]
+    painted = [
+        f"{line[:at]}{paint(line[at:end], fg=_COLORS[key.state])}{line[end:]}"
+        for key, line, end in zip(keys, lines, ends, strict=True)
+    ]
+    return "\n".join([paint(header, opts=("bold",)), *painted])
 
 
 def queue_table(queues: Sequence[Runnable]) -> str:

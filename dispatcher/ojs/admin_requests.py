@@ -44,6 +44,13 @@ class OverrideIn(LimitIn):
     expires_at: fields.Moment | None = None
 
 
+class ObserveIn(StrictBody):
+    """Whether the limits of a key only count what they would delay, and the reason, for the history."""
+
+    observe: bool
+    reason: fields.Text | None = None
+
+
 class QueueLimitIn(LimitIn):
     """Limits in a queue's configuration, where a rate may be given without its name (ojs-admin-api, 6.6)."""
 

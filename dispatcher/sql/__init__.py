@@ -30,6 +30,7 @@ from dispatcher.sql.connections import in_transaction as in_transaction
 from dispatcher.sql.connections import listen as listen
 from dispatcher.sql.connections import new_connection as new_connection
 from dispatcher.sql.connections import notices as notices
+from dispatcher.sql.connections import outside as outside
 from dispatcher.sql.connections import read_notifications as read_notifications
 from dispatcher.sql.connections import using as using
 from dispatcher.sql.errors import DATABASE_ERRORS as DATABASE_ERRORS

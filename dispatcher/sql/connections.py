@@ -33,13 +33,14 @@ def connection() -> BaseDatabaseWrapper:
 def new_connection() -> BaseDatabaseWrapper:
     """Return another connection to the dispatcher's database, for `using`; it is not open yet.
 
-    It belongs to no thread and to no pool, and nothing closes it but its owner.
+    It commits each statement, belongs to no thread and to no pool, and nothing closes it but its owner.
     """
     wrapper = connections.create_connection(conf().database)
     own = {name: value for name, value in wrapper.settings_dict["OPTIONS"].items() if name != "pool"}
     wrapper.settings_dict = {
         **wrapper.settings_dict,
         "OPTIONS": own,
+        "AUTOCOMMIT": True,
         "CONN_MAX_AGE": None,
         "CONN_HEALTH_CHECKS": False,
     }
@@ -57,6 +58,25 @@ def using(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
         yield
     finally:
         connections[alias] = before
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Commit at once what is written inside, on another connection, whatever becomes of the caller's transaction.
+
+    A transaction in which Django's TestCase runs a test counts as none: that sees nothing else, and rolls all back.
+    """
+    here = connection()
+    is_test = any(getattr(block, "_from_testcase", False) for block in here.atomic_blocks)
+    if is_test or not in_transaction():
+        yield
+        return
+    wrapper = new_connection()
+    try:
+        with using(wrapper):
+            yield
+    finally:
+        wrapper.close()
 
 
 def in_transaction() -> bool:

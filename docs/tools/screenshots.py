@@ -112,6 +112,7 @@ def served_with(key: str) -> "Iterator[str]":
 
 def terminal() -> str:
     """Return what rate_limit_status prints in a terminal, as a page."""
+    from django.utils.termcolors import colorize  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -121,7 +122,7 @@ def terminal() -> str:
     console = Console(record=True, width=COLUMNS, force_terminal=True, file=StringIO())
     keys = rate_limit_status()
     console.print(Text("$ python manage.py rate_limit_status", style="bold"))
-    console.print(key_table.table(keys, COLUMNS))
+    console.print(Text.from_ansi(key_table.table(keys, COLUMNS, colorize)))
     body = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
     style = (
         "body{background:#1e1e2e;margin:24px;color:#e0e0e0} span{filter:brightness(1.7)} "

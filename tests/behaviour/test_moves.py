@@ -1,11 +1,14 @@
-"""A task that asks for another attempt may name another queue or priority: the call goes on there, under its limits."""
+"""A task that asks for another attempt may name another queue or priority: the call goes on there, under its limits.
+
+One that replaces itself makes its call another task's, with other keys, and spends no attempt.
+"""
 
 from typing import Any
 
 import pytest
 
 from dispatcher.states import State
-from tests.drive import Drive, asking_again, ids
+from tests.drive import Drive, asking_again, becoming_another, ids
 
 pytestmark = pytest.mark.deliveries("direct", "broker")  # A worker over HTTP reports no changes with a failure.
 
@@ -56,3 +59,20 @@ def test_a_late_attempt_moves_nothing(drive: Drive) -> None:
     drive.end(run)
     assert not drive.end(run, error=asking_again(queue="slow"))
     assert (drive.row(run).queue, drive.state(run)) == (drive.queue, State.COMPLETED)
+
+
+def test_a_call_that_becomes_another_tasks_gives_its_room_back_and_waits_for_other_limits(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("smtp", concurrency=1)
+    replaced, behind, holder = drive.send("api"), drive.send("api"), drive.send("smtp")
+    runs = {run.call: run for run in drive.take(2)}
+    drive.end(runs[replaced.id], error=becoming_another("smtp"))
+    assert drive.held(runs[replaced.id]) == {}
+    assert ids(drive.take(2)) == [behind.id]
+    drive.end(runs[holder.id])
+    (again,) = drive.take(2)
+    assert (again.call, again.attempt, drive.row(replaced).args) == (replaced.id, 1, ["another"])
+    assert drive.held(again) == {"smtp": 1}
+    assert not drive.end(runs[replaced.id], error=becoming_another("api")), "its ticket is another one by now"
+    drive.end(again)
+    assert drive.state(replaced) == State.COMPLETED

@@ -36,6 +36,14 @@ def printed(*args: str, **options: Any) -> str:
     return out.getvalue()
 
 
+class Terminal(io.StringIO):
+    """A terminal, as wide as the environment says."""
+
+    def isatty(self) -> bool:
+        """Return whether it is one."""
+        return True
+
+
 def as_json() -> dict[str, Any]:
     return dict(json.loads(printed("--json")))
 
@@ -53,6 +61,20 @@ def test_each_key_has_a_line_with_its_use_and_what_waits() -> None:
     assert lines["api"].split()[1:4] == ["at", "limit", "1/1"]
     assert "1/5 in 1m" in lines["mail"]
     assert " 1 " in lines["api"]
+
+
+def test_a_terminal_gets_colors_and_lines_that_fit_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    name = "k" * 70
+    RateLimitKey.objects.declare(name, concurrency=1)
+    terminal, colorless = Terminal(), Terminal()
+    call_command("rate_limit_status", stdout=terminal)
+    call_command("rate_limit_status", stdout=colorless, no_color=True)
+    assert "\x1b[32mopen\x1b[0m" in terminal.getvalue()
+    assert re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue()) == colorless.getvalue()
+    header, line, *_ = colorless.getvalue().splitlines()
+    assert max(len(header), len(line)) == 60
+    assert name in printed()
 
 
 def test_a_key_is_reported_in_full_with_its_pause() -> None:

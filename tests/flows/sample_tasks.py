@@ -127,6 +127,13 @@ def nap(self: Task, seconds: float) -> None:
 
 
 @app.task(bind=True)
+def hand_over(self: Task, word: str) -> Any:
+    """Leave the work to another task."""
+    note("run", self)
+    return self.replace(echo.s(word))
+
+
+@app.task(bind=True)
 def echo_slowly(self: Task, word: str, seconds: float) -> str:
     """Take some time, and return what was given."""
     note("run", self)

@@ -5,7 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import warnings
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from subprocess import PIPE, STDOUT
 from typing import Any
@@ -57,11 +60,12 @@ class Site:
 
     def __init__(self, home: Path, stack: Stack, env: dict[str, str]) -> None:
         self.home, self.stack = home, stack
-        self.env = {
-            "PYTHONPATH": os.pathsep.join([str(home), str(ROOT)]),
-            "DJANGO_SETTINGS_MODULE": "bookshop.settings",
-        }
-        self.env |= env
+        self.env = {"DJANGO_SETTINGS_MODULE": "bookshop.settings", **env}
+        self.use(ROOT)
+
+    def use(self, release: Path) -> None:
+        """Run the dispatcher of a release from now on."""
+        self.env["PYTHONPATH"] = os.pathsep.join([str(self.home), str(release)])
 
     def run(self, *words: str) -> str:
         """Run a program of Python in the project, and return what it prints last."""
@@ -79,7 +83,7 @@ class Site:
     def start(self, name: str, *words: str) -> None:
         """Start a worker or beat."""
         command = [sys.executable, "-m", "celery", "-A", "bookshop", *words, "-l", "INFO"]
-        ready = logged(r" ready\.$" if name == "worker" else r"beat: Starting")
+        ready = logged(r" ready\.$" if words[0] == "worker" else r"beat: Starting")
         self.stack.start(name, command, ready=ready, env=self.env, cwd=self.home)
         self.stack.wait_ready()
 
@@ -112,8 +116,8 @@ def put_under_limits(site: Site) -> None:
     site.run("django", "check", "--fail-level", "ERROR")
 
 
-def worker(site: Site) -> None:
-    site.start("worker", "worker", "-n", f"existing-{uuid4().hex}@%h", "-c", "3", "--without-mingle")
+def worker(site: Site, name: str = "worker") -> None:
+    site.start(name, "worker", "-n", f"existing-{uuid4().hex}@%h", "-c", "3", "--without-mingle")
 
 
 def test_the_diff_has_ten_lines_at_the_most_and_none_of_a_call_site() -> None:
@@ -165,3 +169,42 @@ def test_with_a_star_the_project_needs_no_broker(site: Site) -> None:
     found = site.shell(START)
     assert found["chord"] == "30"
     assert {call[0] for call in site.shell(TASKS)} > {"celery.chord_unlock"}
+
+
+@pytest.fixture
+def neighbour(tmp_path: Path) -> Path:
+    """Return the release before this one; as long as none is tagged, a copy of this one, and a warning that says so."""
+    home = tmp_path / "neighbour"
+    tags = ["git", "describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD^"]
+    found = subprocess.run(tags, cwd=ROOT, capture_output=True, text=True, check=False)
+    if found.returncode:
+        warnings.warn("No release is tagged yet, so a copy of this one is its neighbour.", stacklevel=1)
+        shutil.copytree(ROOT / "dispatcher", home / "dispatcher")
+    else:
+        archive = subprocess.run(
+            ["git", "archive", found.stdout.strip(), "dispatcher"],  # noqa: S607 -- the one in the path
+            cwd=ROOT,
+            stdout=PIPE,
+            check=True,
+        )
+        with tarfile.open(fileobj=BytesIO(archive.stdout)) as files:
+            files.extractall(home, filter="data")
+    return home
+
+
+@pytest.mark.parametrize("first", ["migrate", "deploy"])
+def test_two_neighbouring_releases_run_side_by_side_in_both_orders(site: Site, neighbour: Path, first: str) -> None:
+    site.use(neighbour)
+    put_under_limits(site)
+    worker(site, "old")
+    alone = site.shell(START)
+    steps = [lambda: site.run("django", "migrate", "-v", "0"), lambda: worker(site, "new")]
+    for step, sender in zip(steps if first == "migrate" else reversed(steps), (ROOT, neighbour), strict=True):
+        site.use(ROOT)
+        step()
+        site.use(sender)
+        assert site.shell(START) == alone
+    site.stack.kill("old")
+    site.use(ROOT)
+    assert site.shell(START) == alone
+    assert site.run("django", "dispatcher_audit").startswith("✓")

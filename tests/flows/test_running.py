@@ -41,6 +41,13 @@ def test_a_call_that_is_sent_is_run_and_completed(worker: Processes) -> None:
     assert worker.noted(call.id) == 1
 
 
+def test_a_task_that_replaces_itself_leaves_its_call_to_the_other_one(worker: Processes) -> None:
+    call = ended(send(sample_tasks.hand_over, "hello", retry={"max_attempts": 1}))
+    assert (call.state, call.result, call.attempt, call.error) == (State.COMPLETED, "hello", 1, None)
+    assert call.task == sample_tasks.echo.name
+    assert worker.noted(call.id) == 2
+
+
 def test_a_task_sees_the_priority_of_its_message_as_of_one_that_celery_sent(worker: Processes) -> None:
     task = sample_tasks.return_its_priority
     calls = [send(task), send(task, priority=9), send(task.s().set(priority=5))]

@@ -9,7 +9,7 @@ import pytest
 from dispatcher.engine import workers
 from dispatcher.lifecycle.claim import claim
 from dispatcher.limits.policy import stored
-from dispatcher.models import CallQueue, Queue, RateLimitKey
+from dispatcher.models import CallQueue, KeyChange, Queue, RateLimitKey
 from dispatcher.reports import rate_limit_status
 from dispatcher.request import Call
 from dispatcher.states import State
@@ -256,6 +256,22 @@ def test_an_override_that_is_not_understood_is_refused(api: Api) -> None:
     answer = api.ask("PUT", "/rate-limits/api", {"concurrency": 0, "expire_at": "+PT60S"}, status=400)
     assert answer["error"]["details"]["field"] == "expire_at"
     assert api.get("/rate-limits/api")["concurrency"]["limit"] == 5
+
+
+def test_a_key_is_observed_and_enforced_again(api: Api) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    CallQueue.objects.send_many([Call("t", keys={"api": 1})] * 2)
+    answer = api.ask("PATCH", "/rate-limits/api", {"observe": True, "reason": "first week"})
+    assert (answer["state"], answer["oversized_count"]) == ("observed", 0)
+    change = KeyChange.objects.latest("id")
+    assert (change.key, change.source, change.reason) == ("api", "http", "first week")
+    assert stored(RateLimitKey.objects.get(name="api")).concurrency == 1
+    api.ask("POST", "/queues/celery/pause", {})
+    CallQueue.objects.send("t", keys={"api": 2})
+    assert api.ask("PATCH", "/rate-limits/api", {"observe": False})["oversized_count"] == 1
+    assert not stored(RateLimitKey.objects.get(name="api")).observe
+    api.ask("PATCH", "/rate-limits/api", {}, status=400)
+    api.ask("PATCH", "/rate-limits/unheard", {"observe": True}, status=404)
 
 
 # Workers

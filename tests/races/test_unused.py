@@ -183,10 +183,11 @@ def test_a_retry_that_moves_its_call_to_a_lane_that_is_removed_makes_it_again() 
     lane = [moved.lane_id]
     with actors(1) as (worker,), holding("SELECT FROM dispatcher_lane WHERE id = %s FOR UPDATE", lane) as removal:
         running = worker.begin(engine.execute, call.id, ticket_of(call), task)
-        worker.wait_blocked(by=removal)
+        worker.wait_blocked_or_done(running)
         removal.execute("DELETE FROM dispatcher_lane WHERE id = %s", lane)
         removal.commit()
         running.result()
+    engine.tick()
     call.refresh_from_db()
     assert Lane.objects.get(id=call.lane_id).queue == call.queue == "mail"
     assert call.lane_id != moved.lane_id

@@ -1,5 +1,7 @@
 """Send: what is written, and when it goes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -8,9 +10,11 @@ from uuid import UUID
 import arrow
 import pytest
 from celery import shared_task
+from django.db import DataError, connection, transaction
 from django.utils import timezone
 from kombu import Producer
 
+from dispatcher.errors import CallInvalid
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
 from dispatcher.states import OnLimit, State
@@ -125,3 +129,55 @@ def test_a_pass_that_fails_after_the_commit_does_not_fail_the_send(
 
     monkeypatch.setattr(Producer, "publish", fail)
     assert seen(send(task="t")).published_at is None
+
+
+# Outside of the caller's transaction
+
+
+@contextmanager
+def rolled_back() -> Iterator[None]:
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)
+
+
+@contextmanager
+def broken() -> Iterator[None]:
+    with suppress(DataError), transaction.atomic(), connection.cursor() as cursor:
+        try:
+            cursor.execute("SELECT 1 / 0")
+        finally:
+            yield
+
+
+@contextmanager
+def without_autocommit() -> Iterator[None]:
+    transaction.set_autocommit(False)
+    try:
+        yield
+        transaction.rollback()
+    finally:
+        transaction.set_autocommit(True)
+
+
+@pytest.mark.parametrize("within", [nullcontext, rolled_back, broken, without_autocommit])
+def test_a_call_that_is_sent_outside_of_the_transaction_is_committed_at_once(within: Any) -> None:
+    api = key("api", concurrency=1)
+    with within():
+        call = CallQueue.objects.send("shop.report", keys=["api"], outside=True)
+        many = CallQueue.objects.send_many([Call("shop.report", outside=True)] * 2)
+    assert (seen(call).state, slots_of(call)) == (State.DISPATCHED, {api.id: 1})
+    assert CallQueue.objects.count() == 1 + len(many)
+
+
+def test_calls_that_are_written_together_are_all_sent_outside_or_none() -> None:
+    with pytest.raises(CallInvalid, match="outside"):
+        CallQueue.objects.send_many([Call("shop.report", outside=True), Call("shop.report")])
+    assert not CallQueue.objects.exists()
+
+
+@pytest.mark.django_db
+def test_within_the_transaction_of_a_test_case_a_call_that_is_sent_outside_sees_what_the_test_has_written() -> None:
+    key("api")
+    call = CallQueue.objects.send("shop.report", keys=["api"], outside=True)
+    assert seen(call).placement["names"] == ["api"]

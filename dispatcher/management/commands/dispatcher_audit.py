@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
-from rich.console import Group
 
 from dispatcher.audit import Report, audit
 from dispatcher.management import audit_table
@@ -53,10 +52,9 @@ class Command(BaseCommand):
         """Print the findings. Raises CommandError for a bad argument, or if the database is unavailable."""
         report = _audit(repair=repair, settle=_span(settle))
         with console(self.stdout, no_color=no_color) as screen:
-            if is_json:
-                self.stdout.write(json.dumps(report.as_json(), indent=2) + "\n")
-            else:
-                screen.print(Group(*audit_table.render(report, repairs=repair)))
+            lines = audit_table.render(report, screen.paint, repairs=repair)
+            text = json.dumps(report.as_json(), indent=2) if is_json else "\n".join(lines)
+            self.stdout.write(f"{text}\n")
         if not report.is_ok:
             sys.exit(BROKEN)
 

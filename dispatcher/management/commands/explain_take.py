@@ -4,21 +4,20 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 from uuid import uuid4
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
-from rich.console import Group, RenderableType
-from rich.text import Text
 
 from dispatcher import sql
 from dispatcher.conf import counting
 from dispatcher.lifecycle import take
 from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.management.command import console, explained, find_key
-from dispatcher.management.key_table import rows
+from dispatcher.management.key_table import Paint, rows
 from dispatcher.models import Lane, Queue, RateLimitKey
 from dispatcher.sql import functions
 from dispatcher.states import Delivery, State
@@ -76,11 +75,10 @@ class Command(BaseCommand):
         if room < 1:
             raise CommandError(_NO_ROOM)
         found = find_key(key)
-        shown: list[RenderableType] = [
-            part for delivery, taker in _takers(found) for part in _shown(found, delivery, taker, room)
-        ]
         with console(self.stdout, no_color=no_color) as screen:
-            screen.print(Group(*(shown or [Text(_NO_LANES.format(key))])))
+            bold = partial(screen.paint, opts=("bold",))
+            shown = [part for delivery, taker in _takers(found) for part in _shown(found, delivery, taker, room, bold)]
+            self.stdout.write("\n".join([*(shown or [_NO_LANES.format(key)]), ""]))
 
 
 def _takers(key: RateLimitKey) -> Iterator[tuple[Delivery, Taker]]:
@@ -107,19 +105,19 @@ def _takers(key: RateLimitKey) -> Iterator[tuple[Delivery, Taker]]:
         )
 
 
-def _shown(key: RateLimitKey, delivery: Delivery, taker: Taker, room: int) -> Iterator[RenderableType]:
+def _shown(key: RateLimitKey, delivery: Delivery, taker: Taker, room: int, bold: Paint) -> Iterator[str]:
     """Yield what a trip would do, the times of its functions, and the plans."""
     # The first trip of a session plans its statements; the plans cost time that is not the trip's.
     _make(key, taker, room)
     trip, planned = _make(key, taker, room), _make(key, taker, room, has_plans=True)
     count = len(trip.taken.starts or trip.taken.dispatched)
     took = f"{trip.ms:.1f} ms with the way there and back"
-    yield Text(f"{delivery}, {', '.join(taker.queues)}: {count} would start; {took}. Rolled back.\n", style="bold")
-    yield _table(trip.times) if trip.times else Text(_UNTIMED)
-    yield Text("\n".join(["\nroom: what the key allows", *trip.counted, "", *(planned.plans or [_UNPLANNED]), ""]))
+    yield bold(f"{delivery}, {', '.join(taker.queues)}: {count} would start; {took}. Rolled back.\n")
+    yield _table(trip.times, bold) if trip.times else _UNTIMED
+    yield "\n".join(["\nroom: what the key allows", *trip.counted, "", *(planned.plans or [_UNPLANNED]), ""])
 
 
-def _table(times: list[_Times]) -> Text:
+def _table(times: list[_Times], bold: Paint) -> str:
     slowest = sorted(times, key=lambda each: -each.total_ms)
     header, *lines = rows(
         [
@@ -129,7 +127,7 @@ def _table(times: list[_Times]) -> Text:
             ("Own ms", [f"{each.own_ms:.3f}" for each in slowest]),
         ]
     )
-    return Text(header, style="bold").append("\n".join(["", *lines]), "not bold")
+    return "\n".join([bold(header), *lines])
 
 
 def _make(key: RateLimitKey, taker: Taker, room: int, *, has_plans: bool = False) -> _Trip:

@@ -11,16 +11,13 @@ from typing import Any, Final
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.lifecycle.finish import FREE
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, LastRun, last_runs, periodic
 from dispatcher.management import key_table
-from dispatcher.management.command import console, explained, unknown_keys
+from dispatcher.management.command import Screen, console, explained, unknown_keys
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.reports import (
     KeyStatus,
@@ -46,6 +43,8 @@ _WITHOUT: Final = {
     CLEANUP: "Calls that ended are not deleted.",
 }
 """The effect of a periodic task that does not run."""
+_CLEAR: Final = "\x1b[H\x1b[2J"
+"""What empties a terminal."""
 _FRAME: Final = 4
 """The lines of a screen that are not keys: the titles, the omitted keys, the last tick, the clock."""
 TOP: Final = 50
@@ -127,29 +126,19 @@ class Command(BaseCommand):
                 self._write(_why(call))
             elif is_json:
                 self._repeat(watch, lambda: self._write(_json(wanted)))
-            elif not screen.is_terminal:
-                self._repeat(watch, lambda: self._write(_render(wanted, screen).plain))
-            elif watch is None:
-                screen.print(_render(wanted, screen))
             else:
-                with Live(console=screen, screen=True, auto_refresh=False) as live:
-                    self._repeat(
-                        watch,
-                        lambda: live.update(_render(wanted, screen), refresh=True),
-                        lambda words: live.update(Text(words), refresh=True),
-                    )
+                # What is watched on a terminal takes the place of what was there before.
+                clear = _CLEAR if watch and screen.is_terminal else ""
+                self._repeat(watch, lambda: self._write(f"{clear}{_render(wanted, screen)}"))
 
     def _write(self, text: str) -> None:
-        """Write past the terminal's library, which reads all text for its marks."""
         self.stdout.write(f"{text}\n")
+        self.stdout.flush()
 
-    def _repeat(
-        self, watch: float | None, show: Callable[[], None], report: Callable[[str], None] | None = None
-    ) -> None:
+    def _repeat(self, watch: float | None, show: Callable[[], None]) -> None:
         """Show it once, or repeatedly; while watching, wait for an unavailable database."""
         show()
         while watch is not None:
-            self.stdout.flush()
             time.sleep(watch)
             try:
                 show()
@@ -157,13 +146,8 @@ class Command(BaseCommand):
                 if not sql.is_unavailable(fault) or (words := faults.in_words(fault)) is None:
                     raise
                 sql.discard_connection()
-                (report or self._report)(
-                    f"{words.splitlines()[0]}\nIt is queried again every {watch:g} s; Ctrl-C ends it."
-                )
-
-    def _report(self, words: str) -> None:
-        self.stderr.write(words)
-        self.stderr.flush()
+                self.stderr.write(f"{words.splitlines()[0]}\nIt is queried again every {watch:g} s; Ctrl-C ends it.")
+                self.stderr.flush()
 
 
 def _why(call: UUID) -> str:
@@ -190,18 +174,18 @@ def _json(wanted: Wanted) -> str:
     return json.dumps(document)
 
 
-def _render(wanted: Wanted, screen: Console) -> Text:
+def _render(wanted: Wanted, screen: Screen) -> str:
     if wanted.has_queues:
-        return Text(key_table.queue_table(runnable_calls()) + _clock(sql.now(), wanted))
+        return key_table.queue_table(runnable_calls()) + _clock(sql.now(), wanted)
     keys = _found(wanted)
     if not keys:
-        return Text(f"{NO_KEYS if wanted.match is None else f'No key matches {wanted.match}.'}{_runs()}")
+        return f"{NO_KEYS if wanted.match is None else f'No key matches {wanted.match}.'}{_runs()}"
     most = screen.height - _FRAME if wanted.watch and screen.is_terminal else len(keys) if wanted.names else TOP
     shown = _chosen(keys, wanted, wanted.top or most)
     footer = _footer(keys, shown, wanted)
     if wanted.names:
-        return Text("\n\n".join(map(key_table.details, shown)) + footer)
-    return key_table.table(shown, screen.width).append(footer)
+        return "\n\n".join(map(key_table.details, shown)) + footer
+    return key_table.table(shown, screen.width, screen.paint) + footer
 
 
 def _found(wanted: Wanted) -> list[KeyStatus]:

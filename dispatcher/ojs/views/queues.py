@@ -12,7 +12,7 @@ from dispatcher import api, engine, sql
 from dispatcher.history import By
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
-from dispatcher.ojs.admin_requests import LimitIn, OverrideIn, PauseIn, PoolIn
+from dispatcher.ojs.admin_requests import LimitIn, ObserveIn, OverrideIn, PauseIn, PoolIn
 from dispatcher.ojs.api import ADMIN, READ, access_of
 from dispatcher.ojs.enqueue import create_queues, queue_name
 from dispatcher.ojs.models import Pool
@@ -177,6 +177,18 @@ def override(request: HttpRequest, key: str, limits: OverrideIn) -> Answer:
     if until <= now:
         raise invalid("expires_at", "has passed; give a time in the future.")
     oversized = api.override(key, until=until, by=access_of(request).actor(), **given)
+    return {**limit(request, key), "oversized_count": oversized}
+
+
+@router.patch("/rate-limits/{key}", response=replies(RateLimitReply), auth=ADMIN)
+def observe(request: HttpRequest, key: str, wanted: ObserveIn) -> Answer:
+    """Let the limits of a key stop nothing, and count what they would delay; or enforce them again."""
+    by = access_of(request).actor(wanted.reason or "")
+    oversized = 0
+    if wanted.observe:
+        api.observe(key, by=by)
+    else:
+        oversized = api.enforce(key, by=by)
     return {**limit(request, key), "oversized_count": oversized}
 
 

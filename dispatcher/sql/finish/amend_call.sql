@@ -1,24 +1,25 @@
 -- amend_call: change what a call is tried again with: its arguments, queue, priority and expiry; what is not given
 -- stays.
--- The caller has ended its attempt in the same transaction, and so holds its row. The lane is locked against its
--- removal.
--- No row back means the call is not `retryable`, or the lane for it is missing. Relies on the unique index of lane
--- kinds.
-WITH target AS MATERIALIZED (
-    SELECT lane.id, lane.queue, lane.priority
-      FROM dispatcher_callqueue AS call
-      JOIN dispatcher_lane AS mine ON mine.id = call.lane_id
-      JOIN dispatcher_lane AS lane ON lane.on_limit = mine.on_limit AND lane.key_ids = mine.key_ids
-     WHERE call.id = %(call)s::uuid
-       AND lane.queue = COALESCE(%(queue)s::text, mine.queue)
-       AND lane.priority = COALESCE(%(priority)s::smallint, mine.priority)
-       FOR KEY SHARE OF lane
+-- With another task it is that task's call, to which no attempt has been made.
+-- One that goes to another lane has none for now, but the placement that makes it (see place_calls).
+-- The caller has ended its attempt in the same transaction, and so holds its row.
+-- No row back means the call has ended.
+WITH change AS MATERIALIZED (
+    SELECT %(task)s::text IS NOT NULL AS is_other
 )
 UPDATE dispatcher_callqueue AS call
-   SET args = COALESCE(%(args)s::jsonb, call.args), kwargs = COALESCE(%(kwargs)s::jsonb, call.kwargs),
-       lane_id = target.id, queue = target.queue, priority = target.priority,
-       expires_at = COALESCE(%(expires_at)s::timestamptz,
-                             {{now}} + %(expires_in)s::interval, call.expires_at)
-  FROM target
- WHERE call.id = %(call)s::uuid AND call.state = 'retryable'
-RETURNING call.id
+   SET task = COALESCE(%(task)s::text, call.task),
+       args = COALESCE(%(args)s::jsonb, call.args), kwargs = COALESCE(%(kwargs)s::jsonb, call.kwargs),
+       call_data = CASE WHEN NOT change.is_other THEN call.call_data END,
+       headers = CASE WHEN change.is_other THEN %(headers)s::jsonb ELSE call.headers END,
+       options = CASE WHEN change.is_other THEN %(options)s::jsonb ELSE call.options END,
+       costs = CASE WHEN change.is_other THEN %(costs)s::jsonb ELSE call.costs END,
+       retry = CASE WHEN change.is_other THEN %(retry)s::jsonb ELSE call.retry END,
+       attempt = CASE WHEN change.is_other THEN 0 ELSE call.attempt END,
+       queue = COALESCE(%(queue)s::text, call.queue), priority = COALESCE(%(priority)s::smallint, call.priority),
+       lane_id = CASE WHEN %(placement)s::jsonb IS NULL THEN call.lane_id END, placement = %(placement)s::jsonb,
+       expires_at = COALESCE(%(expires_at)s::timestamptz, {{now}} + %(expires_in)s::interval,
+                             CASE WHEN NOT change.is_other THEN call.expires_at END)
+  FROM change
+ WHERE call.id = %(call)s::uuid AND call.state IN ('retryable', 'available', 'scheduled')
+RETURNING call.lane_id IS NULL

@@ -1,7 +1,8 @@
 -- requeue_call: let a call in flight wait again at the front of its lane, without an end of its own: no attempt is
 -- spent. `reason` says why, and which calls it takes:
 --   unused       it came to a process, and was not run: dispatched, or active by this claim (NULL: by any)
---   stopped      it ran, and its provider said stop: the same; `claim` stays, so that its claim recognizes its own end
+--   stopped      it ran, and its provider said stop, or its task replaced itself: the same; `claim` stays, so that its
+--                claim recognizes its own end
 --   undelivered  its message has no worker: dispatched
 --   lost         its message is lost, or its process before the start: dispatched, or active and not started
 --   unknown      its worker does not know the task: dispatched

@@ -43,6 +43,13 @@ def price(order: int) -> int:
     return 10 * order
 
 
+@shared_task(bind=True)
+def quote(self: Task, order: int) -> int:
+    """Leave the work to another task."""
+    replaced: int = self.replace(price.s(order))
+    return replaced
+
+
 @shared_task
 def total(prices: list[int]) -> int:
     """Add up."""
@@ -79,6 +86,8 @@ def start(order: int) -> dict[str, Any]:
         "chain": chain(price.s(order), price.s(), receipt.s()).delay(),
         "group": group(price.s(each) for each in range(order)).delay(),
         "chord": chord([price.s(each) for each in range(order)], total.s()).delay(),
+        "replaced in a chain": chain(quote.s(order), price.s(), receipt.s()).delay(),
+        "replaced in a chord": chord([quote.s(1), price.s(2)], total.s()).delay(),
         "chord in a chain": chain(price.s(1), group(price.s(), price.s()), total.s(), receipt.s()).delay(),
     }
 
