@@ -20,6 +20,10 @@ class DispatcherError(Exception):
         """Return the words."""
         return self.words
 
+    def __repr__(self) -> str:
+        """Return the words with the class, as logs show them."""
+        return f"{type(self).__name__}({self.words!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel between processes as it is: words and facts, and not what it was made of."""
         return _restored, (type(self), self.args, self.__dict__)

@@ -25,7 +25,7 @@ from dispatcher.limits.retry import Retry
 from dispatcher.messages.capture import HOOKED, Recorder
 from dispatcher.messages.tickets import OF_TICKET, uuid_of
 from dispatcher.models import CallQueue
-from dispatcher.request import Call
+from dispatcher.request import Call, Extras
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -132,6 +132,7 @@ class _Sending:
             keys=self.keys,
             priority=_priority(self.app, self.given.get("priority")),
             retry={"decided_by": "task", "max_attempts": attempts},
+            extras=Extras(is_celerys=True),
         )
 
     def result(self, task_id: Any) -> Any:

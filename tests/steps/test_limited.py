@@ -15,12 +15,14 @@ from django.apps import apps
 from django.db import transaction
 from django.utils import timezone
 
+from dispatcher import engine
 from dispatcher import limited as limits
 from dispatcher.celery import fence, send_task
 from dispatcher.errors import CallInvalid, ConfigurationError, UnknownKey
 from dispatcher.limited import limited
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
+from dispatcher.testing import at
 from tests.builders import committed
 from tests.races.lockstep import DEADLINE, actors
 from tests.steps.conftest import Broker, app, make_app
@@ -313,6 +315,18 @@ def test_times_without_a_zone_are_celerys() -> None:
     assert only().scheduled_at == AT
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"expires": -1}, {"expires": AT - timedelta(days=1)}, {"eta": AT, "expires": AT}, {"expires": 0}],
+    ids=str,
+)
+def test_what_has_expired_is_discarded_as_by_celery(options: dict[str, Any]) -> None:
+    send.apply_async(["a"], **options)
+    with at(AT + timedelta(hours=1)):
+        engine.tick()
+    assert (only().state, only().reason) == (State.DISCARDED, "expired")
+
+
 def test_a_result_that_is_sent_to_its_sender_finds_it() -> None:
     make_app("rpc", backend="rpc://").set_current()
     result = send.delay("a")
@@ -338,7 +352,6 @@ def test_with_redis_the_lowest_priority_goes_first() -> None:
         ({"exchange": "elsewhere"}, "exchange"),
         ({"link": "own"}, "link"),
         ({"typo": 1}, "typo"),
-        ({"expires": -1}, "expires"),
         ({"router": object()}, "router"),
     ],
 )
