@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
+import uuid_utils.compat as uuid7
 from celery import Celery, Task, current_app
 from celery.backends.rpc import RPCBackend
 from celery.canvas import Signature
@@ -97,19 +99,20 @@ class _Sending:
 
     def send(self) -> Any:
         """Send the call, once for each id; return what `send_task` returns. Raises CallInvalid or PolicyInvalid."""
-        task_id = self.given.get("task_id")
+        given, made = self.given.get("task_id"), uuid7.uuid7()
+        task_id, call = given or str(made), self.call(made)
         with _own_connection() if self.given.get("outside") else nullcontext():
             try:
                 # A task that runs again sends what follows it again; the rest of a transaction is kept then.
-                with sql.atomic() if task_id and sql.in_transaction() else nullcontext():
-                    task_id = str(api.send(self.call()).id)
+                with sql.atomic() if given and sql.in_transaction() else nullcontext():
+                    _write(call)
             except IntegrityError:
                 if not _is_sent(task_id):
                     raise
         return self.result(task_id)
 
-    def call(self) -> Call:
-        """Return the call, which is retried as the task has it."""
+    def call(self, call_id: UUID) -> Call:
+        """Return the call, which is retried as the task has it. call_id: its id, unless one is given."""
         own = {} if self.task is None else {"ignore_result": self.task.ignore_result}
         options = {
             option: value
@@ -132,7 +135,7 @@ class _Sending:
             keys=self.keys,
             priority=_priority(self.app, self.given.get("priority")),
             retry={"decided_by": "task", "max_attempts": attempts},
-            extras=Extras(is_celerys=True),
+            extras=Extras(id=call_id, is_celerys=True),
         )
 
     def result(self, task_id: Any) -> Any:
@@ -149,6 +152,17 @@ class _Sending:
         if parent is not None:
             parent.add_trail(result)
         return result
+
+
+def _write(call: Call) -> None:
+    """Send a call; once more, where a connection that was kept has been lost: Celery publishes again, too."""
+    was_open = sql.connection().connection is not None and not sql.in_transaction()
+    try:
+        api.send(call)
+    except sql.DATABASE_ERRORS:
+        if not was_open or sql.connection().connection is not None:
+            raise
+        api.send(call)
 
 
 @contextmanager

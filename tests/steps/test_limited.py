@@ -12,7 +12,7 @@ import pytest
 from celery import Celery, Task, chain, current_app, group, shared_task, signals, signature, uuid
 from celery.app.trace import build_tracer
 from django.apps import apps
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from dispatcher import engine
@@ -23,6 +23,7 @@ from dispatcher.limited import limited
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
 from dispatcher.testing import at
+from tests import db_admin
 from tests.builders import committed
 from tests.races.lockstep import DEADLINE, actors
 from tests.steps.conftest import Broker, app, make_app
@@ -400,6 +401,14 @@ def test_what_is_sent_twice_at_once_with_its_id_is_one_call() -> None:
         second.do(send.delay, "kept")
         second.commit()
     assert sorted(CallQueue.objects.values_list("args", flat=True)) == [["a"], ["kept"]]
+
+
+def test_a_connection_that_was_lost_meanwhile_fails_no_send() -> None:
+    send.delay("a")
+    with db_admin.connect() as admin:
+        admin.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
+    send.delay("b")
+    assert sorted(CallQueue.objects.values_list("args", flat=True)) == [["a"], ["b"]]
 
 
 def test_an_app_sends_by_its_own_routes_whatever_app_is_current(broker: Broker) -> None:
