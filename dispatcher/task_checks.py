@@ -47,8 +47,8 @@ def _lost(settings: Conf) -> Iterator[checks.CheckMessage]:
     tasks = [name for name in sorted(current_app.tasks) if not name.startswith(("celery.", "dispatcher."))]
     if lost := [name for name in tasks if limited.shown(name) is None]:
         message = (
-            f"DISPATCHER['tasks'] leaves {len(lost)} tasks, such as {lost[0]}, to the broker, which is the memory of each "
-            "process: what .delay() sends of them reaches no worker."
+            f"DISPATCHER['tasks'] leaves {len(lost)} tasks, such as {lost[0]}, to the broker, which is the memory of "
+            "each process: what .delay() sends of them reaches no worker."
         )
         hint = 'Add "*": [], which sends all others through the database, or set CELERY_BROKER_URL to a broker.'
         yield checks.Warning(message, hint=hint, id="dispatcher.W016")
