@@ -70,7 +70,7 @@ def hook() -> None:
     Celery.send_task = send_task
 
 
-def send_with(keys: Any, task: str, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+def send_with(task: str, args: Any = None, kwargs: Any = None, *, keys: Any = None, **options: Any) -> Any:
     """Send a task by its name, with these keys and Celery's options; return what `send_task` returns.
 
     keys: names or {name: cost}; None: those that are declared for the task. Raises CallInvalid or PolicyInvalid.

@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery, Task, chain, current_app, group, shared_task, signals, signature, uuid
 from celery.app.trace import build_tracer
+from celery.result import AsyncResult
 from django.apps import apps
 from django.db import connection, transaction
 from django.utils import timezone
@@ -22,6 +23,7 @@ from dispatcher.errors import CallInvalid, ConfigurationError, UnknownKey
 from dispatcher.limited import limited
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
+from dispatcher.tasks import send as dispatcher_send
 from dispatcher.testing import at
 from tests import db_admin
 from tests.builders import committed
@@ -485,6 +487,17 @@ def test_a_message_of_an_old_producer_is_enqueued_or_run(settings: Any, broker: 
 def test_a_task_may_pass_the_headers_of_its_own_message_on() -> None:
     send.apply_async(["a"], headers={"dispatcher_ticket": str(uuid4()), "dispatcher_call": str(uuid4()), "x": 1})
     assert only().headers == {"x": 1}
+
+
+def test_a_task_that_names_keys_itself_gets_the_result(broker: Broker) -> None:
+    @shared_task(name="free.outer")
+    def outer() -> list[Any]:
+        row = {"task": "free.task", "keys": ["smtp"]}
+        return [dispatcher_send.delay(**row), group(dispatcher_send.s(**row)).delay().results[0]]
+
+    found = outer.apply().get()
+    assert all(isinstance(each, AsyncResult) for each in found)
+    assert {each.id for each in found} == {str(call.id) for call in CallQueue.objects.all()}
 
 
 def test_a_row_of_beat_names_its_keys_itself(broker: Broker) -> None:
