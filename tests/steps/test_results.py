@@ -171,7 +171,7 @@ def test_without_a_backend_that_others_can_read_nothing_is_stored(
     assert results.report() == 0
 
 
-def test_a_sender_that_waits_at_a_queue_of_its_own_is_told(settings: Any) -> None:
+def test_a_sender_that_waits_at_a_queue_of_its_own_gets_the_end(settings: Any) -> None:
     make_app("rpc", backend="rpc://").set_current()
     settings.DISPATCHER = {"keys": {"closed": {"concurrency": 0}}, "tasks": {"tests.kept": ["closed"]}}
     result = current_app.send_task("tests.kept")
