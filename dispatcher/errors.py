@@ -7,15 +7,30 @@ from typing import Any
 
 
 class DispatcherError(Exception):
-    """The base of every error that the dispatcher raises on purpose."""
+    """The base of every error that the dispatcher raises on purpose.
+
+    `args` are what it was made of, by position: of these a result backend that keeps JSON makes it again.
+    """
+
+    def __init__(self, *words: str) -> None:
+        """Say what is wrong, and what to do."""
+        self.words = "\n".join(words)
+
+    def __str__(self) -> str:
+        """Return the words."""
+        return self.words
+
+    def __repr__(self) -> str:
+        """Return the words with the class, as logs show them."""
+        return f"{type(self).__name__}({self.words!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel between processes as it is: words and facts, and not what it was made of."""
         return _restored, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[DispatcherError], words: tuple[Any, ...], facts: dict[str, Any]) -> DispatcherError:
-    error = kind.__new__(kind, *words)
+def _restored(kind: type[DispatcherError], given: tuple[Any, ...], facts: dict[str, Any]) -> DispatcherError:
+    error = kind.__new__(kind, *given)
     error.__dict__.update(facts)
     return error
 
@@ -54,6 +69,8 @@ class UnknownKey(CallInvalid):
     def __init__(self, names: list[str], known: Iterable[str] = ()) -> None:
         """List the names that were not found; known: those that exist, of which the closest are suggested."""
         self.names = names
+        near = _near(names, known)
+        self.args = names, near
         if groups := [name for name in names if name.endswith("*")]:
             example = groups[0].replace("*", "1")
             super().__init__(
@@ -65,7 +82,7 @@ class UnknownKey(CallInvalid):
             return
         super().__init__(
             "keys",
-            f"no rate limit key named {', '.join(map(repr, names))}.{_close(names, known)} Declare it first: "
+            f"no rate limit key named {', '.join(map(repr, names))}.{_question(near)} Declare it first: "
             'RateLimitKey.objects.declare("name", concurrency=5), or DISPATCHER["keys"] in the settings; '
             "a key may be declared without any limit.",
         )
@@ -77,20 +94,21 @@ class KeyNotFound(DispatcherError, LookupError):
     def __init__(self, name: str, known: Iterable[str] = ()) -> None:
         """Keep the name as a fact; known: those that exist, of which the closest are suggested."""
         self.name = name
-        close = _close([name], known)
+        near = _near([name], known)
         super().__init__(
-            f"no rate limit key named {name!r}.{close} See manage.py rate_limit_status for those there are."
+            f"no rate limit key named {name!r}.{_question(near)} See manage.py rate_limit_status for those there are."
         )
+        self.args = name, near
 
 
-def _close(names: Iterable[str], known: Iterable[str]) -> str:
-    """Return a question for the names that are like these; a template is shown by its own name."""
+def _near(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return the known names that are like these; a template by its own name."""
     templates = list(known)
-    near = dict.fromkeys(
-        template
-        for name in names
-        for template in get_close_matches(name, templates, n=2) or _templates(name, templates)
-    )
+    found = (get_close_matches(name, templates, n=2) or _templates(name, templates) for name in names)
+    return list(dict.fromkeys(template for near in found for template in near))
+
+
+def _question(near: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
@@ -139,7 +157,7 @@ class DatabaseNotReady(DispatcherError):
     def __init__(self, problem: str, remedy: str, *, database: str) -> None:
         """Keep the alias of the database as a fact."""
         self.database = database
-        super().__init__(f"{problem}\n{remedy}")
+        super().__init__(problem, remedy)
 
 
 class RateLimited(DispatcherError):

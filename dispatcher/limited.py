@@ -35,8 +35,22 @@ _INLINE: Final = ("celery.map", "celery.starmap")
 _decorated: Final[list[tuple[Any, Keys]]] = []
 
 
-_known: Final[dict[str, tuple[Router, ...]]] = {}
-"""What `routers_of` returns, by task: one lookup is all that a task without limits pays."""
+class _Known(dict[str, "tuple[Router, ...]"]):
+    """What `routers_of` returns, by task, once it is found."""
+
+    def __missing__(self, name: str) -> "tuple[Router, ...]":
+        """Find it."""
+        settings = conf()
+        found = tuple(_routers(name, settings))
+        # One that is registered later may have a rate limit.
+        if found or settings.celery_rate_limits != "global" or name in current_app.tasks:
+            self[name] = found
+        return found
+
+
+_known: Final = _Known()
+routers_of: Final[Callable[[str], tuple[Router, ...]]] = _known.__getitem__
+"""What gives the calls of a task their keys, in order; nothing for a task without limits, which pays this lookup."""
 
 
 def limited(*names: str, keys: Keys | None = None) -> Callable[[T], T]:
@@ -59,21 +73,6 @@ def limited(*names: str, keys: Keys | None = None) -> Callable[[T], T]:
         return task
 
     return mark
-
-
-def routers_of(name: str) -> tuple[Router, ...]:
-    """Return what gives the calls of a task their keys, in order; nothing for a task without limits."""
-    found = _known.get(name)
-    return _find(name) if found is None else found
-
-
-def _find(name: str) -> tuple[Router, ...]:
-    settings = conf()
-    found = tuple(_routers(name, settings))
-    # One that is registered later may have a rate limit.
-    if found or settings.celery_rate_limits != "global" or name in current_app.tasks:
-        _known[name] = found
-    return found
 
 
 @receiver(setting_changed)
@@ -121,20 +120,18 @@ def declared(settings: Conf) -> Iterator[tuple[str, str | None, Any]]:
 
 def shown(name: str) -> list[str] | None:
     """Return the keys of a task's calls as they are declared, for people; None for a task without limits."""
-    routers = routers_of(name)
-    found: list[str] = []
-    for router in routers:
+    found: list[str] | None = None
+    for router in routers_of(name):
         if not isinstance(router, _Always):
-            found.append(f"by {getattr(router, '__name__', router)}")
+            words = [f"by {getattr(router, '__name__', router)}"]
         elif router.keys is None:
-            routers = ()
-        elif callable(router.keys):
-            found.append("by its arguments")
+            break
         else:
-            found += map(str, router.keys)
-    if not routers:
-        return None
-    return [*found, f"{RATE_LIMIT_KEY}{name}"] if _has_rate_limit(current_app.tasks.get(name)) else found
+            words = ["by its arguments"] if callable(router.keys) else [*map(str, router.keys)]
+        found = [*(found or ()), *words]
+    if found is not None and _has_rate_limit(current_app.tasks.get(name)):
+        found.append(f"{RATE_LIMIT_KEY}{name}")
+    return found
 
 
 def rate_limit_of(key: str) -> dict[str, Any] | None:
@@ -213,7 +210,7 @@ def _refuse_inline(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], *_
     """Refuse to run a limited task inside of another one, where no limit is asked."""
     inner = kwargs.get("task") or next(iter(args), None) or {}
     of = inner.get("task") if isinstance(inner, Mapping) else getattr(inner, "name", inner)
-    if isinstance(of, str) and routers_of(of):
+    if isinstance(of, str) and shown(of):
         raise CallInvalid(
             "task", f"{name} would run {of}, which is limited, without asking its limits; send a group of it."
         )

@@ -30,6 +30,8 @@ class Extras:
 
     id: UUID | None = None
     is_pending: bool = False
+    is_celerys: bool = False
+    """Whether `Celery.send_task` sends it: what has expired is not refused, but discarded, as there."""
     sender: str | None = None
     """Who sends it, for the history of the keys that it makes."""
 

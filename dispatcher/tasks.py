@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from celery import Task, current_task, shared_task
+from celery import Task, shared_task
 
 from dispatcher import handlers
 from dispatcher.celery import periodic
@@ -37,19 +37,19 @@ def cleanup() -> int:
     return periodic.run(CLEANUP)
 
 
-def _at_once(task: Task, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+def _at_once(_: Task, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
     """Send in this process, beat's or any other: no message of its own."""
-    return task.run(*(args or ()), **{**options, **(kwargs or {})})
+    return send_with(*(args or ()), **{**options, **(kwargs or {})})
 
 
 @shared_task(name="dispatcher.send", apply_async=_at_once)
-def send(task: str, args: Any = None, kwargs: Any = None, *, keys: Any = None, **options: Any) -> Any:
-    """Send another task as a call, for rows of beat that name keys themselves; return its result, a worker its id.
+def send(task: str, args: Any = None, kwargs: Any = None, *, keys: Any = None, **options: Any) -> str:
+    """Send another task as a call, for rows of beat that name keys themselves; return its id, .delay() its result.
 
     keys: names or {name: cost}; options: Celery's, such as queue or expires.
     """
-    result = send_with(keys, task, args, kwargs, **options)
-    return result.id if current_task else result
+    sent: str = send_with(task, args, kwargs, keys=keys, **options).id
+    return sent
 
 
 @shared_task(name=compose.CALL_DATA_TASK)

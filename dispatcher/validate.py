@@ -5,8 +5,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from functools import partial, wraps
 from typing import Any, Final, ParamSpec, TypeVar
@@ -32,8 +31,6 @@ LATEST: Final = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
 _DEEPEST: Final = 64
 _LONGEST_INTEGER: Final = 13_000
 """Bits: Python writes no more than 4,300 digits."""
-_CELERYS: Final = (datetime, date, time, Decimal, UUID)
-"""What Celery's own JSON holds beside JSON's types: the worker gets it back as it was."""
 _encoder = partial(json.JSONEncoder, ensure_ascii=False, separators=(",", ":"))
 _ENCODERS: Final = {False: _encoder(), True: _encoder(default=celery_json.JSONEncoder().default)}
 """By whether it holds these, too. Made once: `json.dumps` would make one for each value."""
@@ -157,9 +154,9 @@ def moment(field: str, value: object, *, error: type[FieldInvalid] = CallInvalid
 def json_text(field: str, value: object, *, has_celerys: bool = False) -> str:
     """Return a value as JSON that jsonb can hold; the error names the path of what can't be held.
 
-    has_celerys: it may hold the types of Celery's own JSON, too, and is written as Celery writes it.
+    has_celerys: it may hold what Celery's own JSON holds, too, such as a date, and is written as Celery writes it.
     """
-    _check_json(field, value, _DEEPEST, _CELERYS if has_celerys else ())
+    _check_json(field, value, _DEEPEST, _ENCODERS[has_celerys])
     return _ENCODERS[has_celerys].encode(value)
 
 
@@ -196,7 +193,7 @@ def from_json(value: Any) -> Any:
     return value
 
 
-def _check_json(path: str, value: object, depth: int, others: tuple[type, ...]) -> None:  # noqa: C901, PLR0912 -- one case a kind of value
+def _check_json(path: str, value: object, depth: int, encoder: json.JSONEncoder) -> None:  # noqa: C901, PLR0912 -- one case a kind of value
     if depth == 0:
         raise CallInvalid(path, f"nested deeper than {_DEEPEST} levels.")
     match value:
@@ -213,14 +210,18 @@ def _check_json(path: str, value: object, depth: int, others: tuple[type, ...]) 
                 raise CallInvalid(path, "holds a NUL or a lone surrogate, which PostgreSQL can't store.")
         case list() | tuple():
             for index, item in enumerate(value):
-                _check_json(f"{path}[{index}]", item, depth - 1, others)
+                _check_json(f"{path}[{index}]", item, depth - 1, encoder)
         case dict():
             _check_names(path, value)
             for key, item in value.items():
-                _check_json(f"{path}.{key}", item, depth - 1, others)
-        case _ if not isinstance(value, others):
-            kind = type(value).__name__
-            raise CallInvalid(path, f"{kind} is not JSON; send its id or a text, such as str(value).")
+                _check_json(f"{path}.{key}", item, depth - 1, encoder)
+        case _:
+            try:
+                written = encoder.default(value)
+            except TypeError:
+                kind = type(value).__name__
+                raise CallInvalid(path, f"{kind} is not JSON; send its id or a text, such as str(value).") from None
+            _check_json(path, written, depth - 1, encoder)
 
 
 def _check_names(path: str, value: dict[Any, Any]) -> None:

@@ -17,6 +17,7 @@ from uuid import UUID
 from billiard.exceptions import TimeLimitExceeded
 from celery import Celery, Task, current_app, states
 from celery.app.task import Context
+from celery.backends.rpc import RPCBackend
 from celery.exceptions import TaskRevokedError
 from django.db import connections
 
@@ -133,16 +134,19 @@ def _end(call: _Ended) -> bool:
     """
     task: Task | None = current_app.tasks.get(call.task)
     backend: Any = current_app.backend if task is None else task.backend
-    request, keeps = _request_of(call), is_wanted() and not _ignores_result(call, task)
+    request, is_shared = _request_of(call), is_wanted()
+    # A result that no other process may read is sent to an address, which calls of existing tasks have.
+    is_addressed = isinstance(backend, RPCBackend) and "reply_to" in (call.options or {})
+    keeps = (is_shared or is_addressed) and not _ignores_result(call, task)
     if not keeps and not (request.chord or request.chain or request.errbacks):
         return False
-    if keeps and backend.get_state(str(call.id)) in states.READY_STATES:
+    if keeps and is_shared and backend.get_state(str(call.id)) in states.READY_STATES:
         return False
     state, error = _state_of(call)
     try:
         backend.mark_as_failure(str(call.id), error, request=request, store_result=keeps, state=state)
     except Exception:
-        if keeps and backend.get_state(str(call.id)) not in states.READY_STATES:
+        if keeps and is_shared and backend.get_state(str(call.id)) not in states.READY_STATES:
             raise
         # Not the backend, but what waited for the call; the next round would not do better.
         logger.warning("what waited for call %s could not be ended", call.id, exc_info=True)

@@ -1,7 +1,7 @@
 """System checks of the limits that tasks are put under: one id per fault, each with its remedy."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
 from typing import Any
@@ -10,13 +10,13 @@ from celery import Task, current_app
 from django.core import checks
 
 from dispatcher import groups, lanes, limited
-from dispatcher.conf import conf
+from dispatcher.conf import Conf, conf, is_eager
 from dispatcher.errors import ConfigurationError, PolicyInvalid
 
 
 @checks.register("dispatcher")
 def check_tasks(**_: Any) -> list[checks.CheckMessage]:
-    """Check DISPATCHER["tasks"] and @limited: E021 keys, E022 parameters of templates, W021 tasks, W022 their keys."""
+    """Check DISPATCHER["tasks"] and @limited: E021 keys, E022 templates, W021 tasks, W022 their keys, W016."""
     found: list[checks.CheckMessage] = []
     try:
         settings = conf()
@@ -37,7 +37,21 @@ def check_tasks(**_: Any) -> list[checks.CheckMessage]:
             found.append(checks.Error(f"{where} is {keys!r}.", hint=hint, id="dispatcher.E021"))
             continue
         found += [fault for key in keys for fault in _key_faults(where, key, named)]
-    return found
+    return [*found, *_lost(settings)]
+
+
+def _lost(settings: Conf) -> Iterator[checks.CheckMessage]:
+    """Return a warning for tasks that the settings leave to a broker which no other process reaches."""
+    if not settings.tasks or is_eager() or not str(current_app.conf.broker_write_url).startswith("memory"):
+        return
+    tasks = [name for name in sorted(current_app.tasks) if not name.startswith(("celery.", "dispatcher."))]
+    if lost := [name for name in tasks if limited.shown(name) is None]:
+        message = (
+            f"DISPATCHER['tasks'] leaves {len(lost)} tasks, such as {lost[0]}, to the broker, which is the memory of "
+            "each process: what .delay() sends of them reaches no worker."
+        )
+        hint = 'Add "*": [], which sends all others through the database, or set CELERY_BROKER_URL to a broker.'
+        yield checks.Warning(message, hint=hint, id="dispatcher.W016")
 
 
 def _key_faults(where: str, key: Any, named: Sequence[Task]) -> list[checks.CheckMessage]:

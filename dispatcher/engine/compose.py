@@ -42,7 +42,7 @@ def drafts(calls: Sequence[Call]) -> list[send.Draft]:
     except FieldInvalid as error:
         if len(calls) > 1:
             error.index = len(checked)
-            error.args = (f"{error} (calls[{error.index}])",)
+            error.words += f" (calls[{error.index}])"
         raise
     if not capture.is_needed():
         return checked

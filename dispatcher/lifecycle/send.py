@@ -140,7 +140,8 @@ def draft(
         scheduled_in=scheduled_in,
         expires_in=expires_in,
     )
-    if checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at:
+    is_over = checked.scheduled_at and checked.expires_at and checked.expires_at <= checked.scheduled_at
+    if is_over and not (call.extras and call.extras.is_celerys):
         raise CallInvalid("expires_at", "is not after scheduled_at, so the call could never start.")
     return checked
 
@@ -225,8 +226,8 @@ def _report_ignored(policies: Sequence[tuple[str, Policy]]) -> None:
 
 
 def _check_expiry(drafts: Sequence[Draft]) -> None:
-    """Refuse calls that have expired by the database's clock; over HTTP such a job is discarded, as its spec has it."""
-    own = [each for each in drafts if each.extras is None or each.extras.text() is None]
+    """Refuse calls that have expired by the database's clock; those of Celery's and over HTTP are discarded."""
+    own = [each for each in drafts if each.extras is None or not (each.extras.is_celerys or each.extras.text())]
     times = [each.expires_at for each in own if each.expires_at is not None]
     if times and min(times) <= (now := sql.now()):
         raise CallInvalid(

@@ -248,7 +248,8 @@ def _times(call: Call, options: dict[str, Any]) -> tuple[Call, timedelta | None,
     if call.expires_at is None and expires is not None:
         if isinstance(expires, int | float):
             expires_in = _duration("expires", expires)
-            if expires_in <= max(scheduled_in or timedelta(0), timedelta(0)):
+            is_over = expires_in <= max(scheduled_in or timedelta(0), timedelta(0))
+            if is_over and not (call.extras and call.extras.is_celerys):
                 raise CallInvalid("expires", f"{expires} s is not after the call's start, so it could never start.")
         else:
             call = replace(call, expires_at=validate.moment("expires", _parsed(expires)))

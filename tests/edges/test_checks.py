@@ -235,11 +235,23 @@ def test_a_typo_in_the_limits_of_tasks_is_found(
 
     def charge(user: int) -> None: ...
 
-    become("celery:Task").task(name="tests.charge", shared=False)(charge)
+    become("celery:Task", broker_write_url="redis://localhost:6379/0").task(name="tests.charge", shared=False)(charge)
     messages = found()
     assert [message.id for message in messages] == [f"dispatcher.{code}" for code, _ in wanted]
     for message, (_, words) in zip(messages, wanted, strict=True):
         assert words in message.msg
+
+
+def test_a_task_that_is_left_to_a_broker_in_memory_is_w016(become: Callable[..., Celery], settings: Any) -> None:
+    app = become("celery:Task", broker_write_url="memory://")
+    app.task(name="tests.rest", shared=False)(nothing)
+    settings.DISPATCHER = {"tasks": {"tests.rest": None, "*": []}}
+    (message,) = found()
+    assert (message.id, message.level) == ("dispatcher.W016", checks.WARNING)
+    assert "tests.rest" in message.msg
+    assert '"*": []' in str(message.hint)
+    settings.DISPATCHER = {"tasks": {"*": []}}
+    assert found() == []
 
 
 @pytest.mark.parametrize("name", ["celery_rate_limits", "unticketed"])

@@ -77,6 +77,7 @@ def test_the_table_has_a_line_for_each_task(tasks: None) -> None:
     lines = listed().splitlines()
     assert lines[0].split() == ["Task", "Keys", "Retries", "Not", "limited"]
     found = {line.split()[0]: line for line in lines[1:]}
+    assert found["shop.charge"].index("api, ") == lines[0].index("Keys")
     assert {"free.plain", "shop.charge", "shop.computed", "shop.swap"} <= set(found)
     assert "api, tenant:{user}" in found["shop.charge"]
     assert "not limited" in found["free.plain"]

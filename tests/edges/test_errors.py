@@ -5,6 +5,7 @@ import pickle
 from datetime import timedelta
 
 import pytest
+from celery import current_app
 
 from dispatcher import errors
 from dispatcher.ojs import errors as ojs_errors
@@ -17,8 +18,8 @@ MADE = [
     errors.CallTooLarge("args", "too large."),
     errors.FieldInvalid("args", "must be a list."),
     errors.PolicyInvalid("rate.limit", "must be a whole number."),
-    errors.UnknownKey(["api", "b"]),
-    errors.KeyNotFound("api"),
+    errors.UnknownKey(["api", "b"], ["apis", "c"]),
+    errors.KeyNotFound("api", ["apis", "c"]),
     errors.CallNotEnded("01", "active"),
     errors.UnknownMethod("sms", ["get", "post"]),
     errors.ConfigurationError("DISPATCHER['x'] is not a setting."),
@@ -53,6 +54,19 @@ def test_an_error_says_when_it_comes_and_travels_between_processes_with_its_fact
     assert type(again) is type(error)
     assert str(again) == str(error)
     assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    # Of these Celery has only the words then: some facts have no place.
+    [error for error in MADE if not inspect.getfullargspec(type(error)).kwonlyargs],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_a_task_comes_out_of_a_result_backend_as_it_went_in(error: errors.DispatcherError) -> None:
+    backend = current_app.backend
+    stored = backend.decode(backend.encode(backend.prepare_exception(error, serializer="json")))
+    again = backend.exception_to_python(stored)
+    assert (str(again), repr(again), vars(again)) == (str(error), repr(error), vars(error))
 
 
 @pytest.mark.parametrize("kind", [errors.CallInvalid, errors.CallNeverRuns, errors.CallTooLarge, errors.PolicyInvalid])

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 from celery import Task, shared_task
+from django.utils.translation import gettext_lazy
 from kombu.utils import json as celery_json
 
 from dispatcher import engine
@@ -26,6 +27,8 @@ NATIVE: list[Any] = [
     date(2030, 1, 2),
     time(3, 4, 5),
     {"of": [Decimal(1), {"at": date(2030, 1, 2)}]},
+    b"text",
+    b"\xff\0",
 ]
 ran: list[Any] = []
 
@@ -40,9 +43,11 @@ def note(self: Task, *args: Any, **kwargs: Any) -> None:
 
 @every_send_variant
 def test_the_message_is_that_of_delay(send: SendVariant, broker: Broker) -> None:
-    app.send_task("tests.native", NATIVE, {"kept": NATIVE}, queue="celery")
+    # Words that Django translates late are the worker's as texts.
+    args = [*NATIVE, gettext_lazy("late")]
+    app.send_task("tests.native", args, {"kept": NATIVE}, queue="celery")
     (delayed,) = broker.take()
-    call = send(task="tests.native", args=NATIVE, kwargs={"kept": NATIVE})
+    call = send(task="tests.native", args=args, kwargs={"kept": NATIVE})
     engine.dispense()
     ours = next(message for message in broker.take() if message.headers["id"] == str(call.id))
     assert ours.decode()[:2] == delayed.decode()[:2]

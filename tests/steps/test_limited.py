@@ -2,25 +2,33 @@
 
 import timeit
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from time import thread_time
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from celery import Task, chain, current_app, group, shared_task, signals, signature, uuid
+from celery import Celery, Task, chain, current_app, group, shared_task, signals, signature, uuid
 from celery.app.trace import build_tracer
-from django.db import transaction
+from celery.result import AsyncResult
+from django.apps import apps
+from django.db import connection, transaction
 from django.utils import timezone
 
+from dispatcher import engine
 from dispatcher import limited as limits
-from dispatcher.celery import fence
+from dispatcher.celery import fence, send_task
 from dispatcher.errors import CallInvalid, ConfigurationError, UnknownKey
 from dispatcher.limited import limited
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
+from dispatcher.tasks import send as dispatcher_send
+from dispatcher.testing import at
+from tests import db_admin
 from tests.builders import committed
-from tests.steps.conftest import Broker, make_app
+from tests.races.lockstep import DEADLINE, actors
+from tests.steps.conftest import Broker, app, make_app
 
 pytestmark = [committed, pytest.mark.celery]
 
@@ -217,11 +225,15 @@ def test_a_rate_limit_of_celery_holds_over_all_workers(settings: Any, broker: Br
     assert len(broker.take()) == 1
 
 
-def test_a_limited_task_is_not_run_inside_of_another(settings: Any) -> None:
+def test_a_task_with_keys_is_not_run_inside_of_another(settings: Any, broker: Broker) -> None:
     with pytest.raises(CallInvalid, match=r"celery\.starmap would run mails\.send"):
         send.chunks([("a",), ("b",)], 1).apply_async()
     with pytest.raises(CallInvalid, match="send a group"):
         send.map(["a"]).delay()
+    settings.DISPATCHER = {"tasks": {"free.rated": [], "free.*": None}}
+    rated.map([()]).delay()
+    free.chunks([("a",), ("b",)], 1).apply_async()
+    assert len(broker.take()) == 3
 
 
 @pytest.mark.parametrize("wrong", [{}, {"names": ("smtp",), "keys": ["smtp"]}], ids=str)
@@ -306,6 +318,18 @@ def test_times_without_a_zone_are_celerys() -> None:
     assert only().scheduled_at == AT
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"expires": -1}, {"expires": AT - timedelta(days=1)}, {"eta": AT, "expires": AT}, {"expires": 0}],
+    ids=str,
+)
+def test_what_has_expired_is_discarded_as_by_celery(options: dict[str, Any]) -> None:
+    send.apply_async(["a"], **options)
+    with at(AT + timedelta(hours=1)):
+        engine.tick()
+    assert (only().state, only().reason) == (State.DISCARDED, "expired")
+
+
 def test_a_result_that_is_sent_to_its_sender_finds_it() -> None:
     make_app("rpc", backend="rpc://").set_current()
     result = send.delay("a")
@@ -331,7 +355,6 @@ def test_with_redis_the_lowest_priority_goes_first() -> None:
         ({"exchange": "elsewhere"}, "exchange"),
         ({"link": "own"}, "link"),
         ({"typo": 1}, "typo"),
-        ({"expires": -1}, "expires"),
         ({"router": object()}, "router"),
     ],
 )
@@ -358,17 +381,74 @@ def test_receivers_of_celerys_signals_see_the_call_once_and_what_they_add_is_kep
     assert [each["task"] for each in (*only().options["link"], *only().options["chain"])] == ["mails.own"] * 2
 
 
-def test_what_is_sent_again_with_its_id_is_one_call() -> None:
+@pytest.mark.parametrize("scope", [nullcontext, transaction.atomic])
+def test_what_is_sent_again_with_its_id_is_one_call(scope: Callable[[], Any]) -> None:
     task_id = uuid()
     for _ in range(2):
-        assert send.apply_async(["a"], task_id=task_id).id == task_id
+        with scope():
+            assert send.apply_async(["a"], task_id=task_id).id == task_id
     assert str(only().id) == task_id
 
 
-def test_a_task_without_limits_pays_one_lookup() -> None:
-    limits.routers_of("free.task")
-    found = timeit.repeat('routers_of("free.task")', globals=vars(limits), number=10_000, repeat=20, timer=thread_time)
-    assert min(found) / 10_000 < 1e-6, "in seconds"
+def test_what_is_sent_twice_at_once_with_its_id_is_one_call() -> None:
+    task_id = uuid()
+    with actors(2) as (first, second):
+        first.open()
+        second.open()
+        first.do(send.apply_async, ["a"], task_id=task_id)
+        sending = second.begin(send.apply_async, ["b"], task_id=task_id)
+        second.wait_blocked(by=first)
+        first.commit()
+        assert sending.result(DEADLINE).id == task_id
+        second.do(send.delay, "kept")
+        second.commit()
+    assert sorted(CallQueue.objects.values_list("args", flat=True)) == [["a"], ["kept"]]
+
+
+def test_a_connection_that_was_lost_meanwhile_fails_no_send() -> None:
+    send.delay("a")
+    with db_admin.connect() as admin:
+        admin.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.connection.info.backend_pid])
+    send.delay("b")
+    assert sorted(CallQueue.objects.values_list("args", flat=True)) == [["a"], ["b"]]
+
+
+def test_an_app_sends_by_its_own_routes_whatever_app_is_current(broker: Broker) -> None:
+    other = make_app("other", task_default_queue="others", task_routes={"mails.own": {"queue": "routed"}})
+    app.set_current()
+    other.send_task("mails.send", ["a"])
+    other.send_task("mails.own")
+    assert [*CallQueue.objects.order_by("position").values_list("queue", flat=True)] == ["others", "routed"]
+    assert current_app.main == app.main
+
+
+def test_the_hook_is_put_once_however_often_apps_are_set_up() -> None:
+    hooked = Celery.send_task
+    apps.get_app_config("dispatcher").ready()
+    assert Celery.send_task is hooked
+
+
+def test_a_task_without_limits_pays_less_than_a_microsecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = Celery.send_task.dispatcher_hooked[1].__code__  # type: ignore[attr-defined]
+    named = [f"{name}=None" for name in code.co_varnames[2 : code.co_argcount]]
+    exec(f"def plain(self, name, {', '.join(named)}, **options): pass", made := {})  # noqa: S102 -- Celery's parameters
+    monkeypatch.setattr(Celery, "send_task", made["plain"])
+    send_task.hook()
+    names = ("task_id", "producer", "link", "link_error", "result_cls", "shadow", "task_type", "ignore_result")
+    scope = {"app": app, "options": dict.fromkeys(names), "plain": made["plain"], "hooked": Celery.send_task}
+    least = {
+        each: min(
+            timeit.repeat(
+                f"{each}(app, 'free.task', (), {{}}, **options)",
+                globals=scope,
+                number=10_000,
+                repeat=20,
+                timer=thread_time,
+            )
+        )
+        for each in ("plain", "hooked")
+    }
+    assert (least["hooked"] - least["plain"]) / 10_000 < 1e-6, "in seconds"
 
 
 # Messages without a call, and rows of beat
@@ -407,6 +487,17 @@ def test_a_message_of_an_old_producer_is_enqueued_or_run(settings: Any, broker: 
 def test_a_task_may_pass_the_headers_of_its_own_message_on() -> None:
     send.apply_async(["a"], headers={"dispatcher_ticket": str(uuid4()), "dispatcher_call": str(uuid4()), "x": 1})
     assert only().headers == {"x": 1}
+
+
+def test_a_task_that_names_keys_itself_gets_the_result(broker: Broker) -> None:
+    @shared_task(name="free.outer")
+    def outer() -> list[Any]:
+        row = {"task": "free.task", "keys": ["smtp"]}
+        return [dispatcher_send.delay(**row), group(dispatcher_send.s(**row)).delay().results[0]]
+
+    found = outer.apply().get()
+    assert all(isinstance(each, AsyncResult) for each in found)
+    assert {each.id for each in found} == {str(call.id) for call in CallQueue.objects.all()}
 
 
 def test_a_row_of_beat_names_its_keys_itself(broker: Broker) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
-from celery import Celery, states
+from celery import Celery, current_app, states
 from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import AsyncResult, GroupResult
@@ -169,6 +169,16 @@ def test_without_a_backend_that_others_can_read_nothing_is_stored(
     call = sent("tests.elsewhere")
     api.cancel([call.id])
     assert results.report() == 0
+
+
+def test_a_sender_that_waits_at_a_queue_of_its_own_gets_the_end(settings: Any) -> None:
+    make_app("rpc", backend="rpc://").set_current()
+    settings.DISPATCHER = {"keys": {"closed": {"concurrency": 0}}, "tasks": {"tests.kept": ["closed"]}}
+    result = current_app.send_task("tests.kept")
+    api.cancel(result.id)
+    assert results.report() == 1
+    with pytest.raises(TaskRevokedError, match="cancelled"):
+        result.get(timeout=10)
 
 
 @pytest.mark.parametrize("error", [WorkerLostError("gone"), TimeLimitExceeded(1)])

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery, shared_task
+from django.utils.translation import gettext_lazy
 
 from dispatcher.errors import (
     CallInvalid,
@@ -57,7 +58,8 @@ REFUSED: list[tuple[Mapping[str, Any], str, str]] = [
     ({"task": "t", "args": {"a": 1}}, "args", "must be a list"),
     ({"task": "t", "args": [{1, 2}]}, "args[0]", "set is not JSON"),
     ({"task": "t", "args": [1, [{Decimal(1)}]]}, "args[1][0]", "set is not JSON; send its id or a text"),
-    ({"task": "t", "args": [b"raw"]}, "args[0]", "bytes is not JSON"),
+    ({"task": "t", "meta": {"raw": b"raw"}}, "meta.raw", "bytes is not JSON"),
+    ({"task": "t", "args": [gettext_lazy("a\0")]}, "args[0]", "NUL"),
     ({"task": "t", "args": [float("nan")]}, "args[0]", "finite number or None"),
     ({"task": "t", "args": [float("-inf")]}, "args[0]", "finite number or None"),
     ({"task": "t", "args": ["a\0b"]}, "args[0]", "NUL"),

@@ -52,7 +52,7 @@ class Command(BaseCommand):
             ("Retries", [each["retries"] for each in found]),
             ("Not limited", ["; ".join(each["not_limited"]) for each in found]),
         ]
-        for line in rows(table):
+        for line in rows(table, lefts=len(table)):
             self.stdout.write(line.rstrip())
 
 
