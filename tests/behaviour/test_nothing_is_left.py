@@ -94,6 +94,16 @@ def test_a_worker_that_dies_while_it_records_an_end_stops_no_other_call(drive: D
 # Nothing ticks
 
 
+@pytest.mark.deliveries("direct", "http")  # calls of the broker come with the next tick
+def test_a_worker_that_was_stopped_for_a_while_finds_what_was_sent_meanwhile(drive: Drive) -> None:
+    """As on a machine that sleeps: what its own clock says is no measure of what it has missed."""
+    drive.send()
+    assert len(drive.drain()) == 1
+    call = drive.send_and_die()
+    drive.clock.forward(60)
+    assert [run.call for run in drive.take()] == [call.id]
+
+
 def work(drive: Drive) -> None:
     """Be a worker until every call has ended."""
     mine, runs = drive.another(), list[Run]()
