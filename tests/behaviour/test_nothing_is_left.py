@@ -54,6 +54,20 @@ def test_a_call_that_is_committed_behind_a_dearer_one_that_waits_starts(drive: D
     drive.end(run)
 
 
+@pytest.mark.deliveries("direct")
+def test_room_is_found_by_another_queue_whose_lane_was_locked_when_it_came(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.send_many(2, "api")
+    (run,) = drive.take()
+    other = drive.beside("direct")
+    waiting = other.send("api")
+    assert (drive.take(), other.take()) == ([], [])
+    with faults.locked("place", waiting):
+        drive.end(run)
+    other.forward(1)
+    assert [run.call for run in other.take()] == [waiting.id]
+
+
 def test_room_that_a_worker_leaves_that_dies_with_the_commit_of_its_end_is_found(drive: Drive) -> None:
     drive.key(concurrency=1)
     drive.send("api")
