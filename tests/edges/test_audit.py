@@ -274,7 +274,7 @@ def test_a_ready_lane_of_a_worker_that_is_busy_claims_what_its_first_call_costs(
     LaneSite.objects.filter(priority=1).update(place=0)
     LaneSite.objects.filter(priority=0).update(place=api_key.id)
     Note.objects.all().delete()
-    assert found() == ["unserved_parked"], "nobody comes for the ready lane"
+    assert found() == ["unserved_parked"], "no worker comes for the ready lane"
     heartbeat.record(HERE, [])
     assert found() == []
     assert sweep() == 0
