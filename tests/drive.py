@@ -144,13 +144,10 @@ class Drive(ABC):
         assert engine.sweep() == 0, "a lane or a key was without the note that leads to it"
         engine.tick(now=self.clock.now)
 
-    def forward(self, seconds: float, *, is_swept: bool = True) -> None:
-        """Let time pass; a tick comes at its end, without a sweep if workers have left lanes ready that none served."""
+    def forward(self, seconds: float) -> None:
+        """Let time pass; a tick comes at its end."""
         self.clock.forward(seconds)
-        if is_swept:
-            self.tick()
-        else:
-            engine.tick(now=self.clock.now)
+        self.tick()
 
     def recover(self) -> int:
         """Put back calls whose leases are over; return how many."""

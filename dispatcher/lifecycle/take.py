@@ -38,21 +38,17 @@ _NO_WORKER: Final = UUID(int=0)
 class Notes:
     """Which notes one worker's trips have not read: those that are younger than the trip before, and a little older.
 
-    Older ones were written by who committed late, or died: the next tick reads all notes.
+    Older ones were written by who committed late, and died: the next tick reads all notes.
     """
 
-    def __init__(self) -> None:
-        """Begin with all."""
-        self._read_at: float | None = None
-
-    def age(self) -> timedelta | None:
-        """Return how old notes may be to be read by the next trip; None: any."""
-        return None if self._read_at is None else NOTES_COMMITTED + timedelta(seconds=monotonic() - self._read_at)
+    since: datetime | None = None
+    """Since when, by the database's clock; None: all. A process may be stopped, and its trip may come late."""
 
     def note(self, asked_at: float, taken: "Taken") -> None:
         """Count a trip, asked for at a monotonic time, that may have left some to the next one."""
         is_complete = taken.again_at is None or taken.again_at > taken.at
-        self._read_at = asked_at if is_complete else None
+        took = timedelta(seconds=monotonic() - asked_at)
+        self.since = taken.at - took - NOTES_COMMITTED if is_complete else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +257,7 @@ def tuning(taker: Taker) -> dict[str, Any]:
         "later": settings.reschedule_after,
         "keep": KEEP,
         "silence": process_silence(),
-        "notes": None if taker.notes is None else taker.notes.age(),
+        "notes": None if taker.notes is None else taker.notes.since,
         "lease": taker.lease or settings.run_lease,
         "dispatch_lease": settings.dispatch_lease,
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,

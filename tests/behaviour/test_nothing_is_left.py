@@ -54,6 +54,20 @@ def test_a_call_that_is_committed_behind_a_dearer_one_that_waits_starts(drive: D
     drive.end(run)
 
 
+@pytest.mark.deliveries("direct")
+def test_room_is_found_by_another_queue_whose_lane_was_locked_when_it_came(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    drive.send_many(2, "api")
+    (run,) = drive.take()
+    other = drive.beside("direct")
+    waiting = other.send("api")
+    assert (drive.take(), other.take()) == ([], [])
+    with faults.locked("place", waiting):
+        drive.end(run)
+    other.forward(1)
+    assert [run.call for run in other.take()] == [waiting.id]
+
+
 def test_room_that_a_worker_leaves_that_dies_with_the_commit_of_its_end_is_found(drive: Drive) -> None:
     drive.key(concurrency=1)
     drive.send("api")
@@ -92,6 +106,16 @@ def test_a_worker_that_dies_while_it_records_an_end_stops_no_other_call(drive: D
 
 
 # Nothing ticks
+
+
+@pytest.mark.deliveries("direct", "http")  # calls of the broker come with the next tick
+def test_a_worker_that_was_stopped_for_a_while_finds_what_was_sent_meanwhile(drive: Drive) -> None:
+    """As on a machine that sleeps: what its own clock says is no measure of what it has missed."""
+    drive.send()
+    assert len(drive.drain()) == 1
+    call = drive.send_and_die()
+    drive.clock.forward(60)
+    assert [run.call for run in drive.take()] == [call.id]
 
 
 def work(drive: Drive) -> None:

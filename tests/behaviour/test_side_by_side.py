@@ -40,8 +40,7 @@ def work(*drives: Drive, seconds: float = 0.025, room: int = 2, use: Callable[[]
             ]
             runs = [held[1:] + each.result() for held, each in zip(runs, taking, strict=True)]
             most = max(most, use())
-            # Behind lanes that were let go for the room of a key, one that waits may have room, too.
-            drives[0].forward(seconds, is_swept=False)
+            drives[0].forward(seconds)
             if not CallQueue.objects.exclude(state__in=TERMINAL).exists():
                 return most
     message = f"calls are left after {ROUNDS} rounds"

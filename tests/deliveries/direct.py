@@ -11,7 +11,7 @@ from dispatcher.ending import Ending, completed
 from dispatcher.engine import attempt, direct, workers
 from dispatcher.lifecycle import heartbeat, wake
 from dispatcher.lifecycle.run import ending_of
-from dispatcher.lifecycle.take import Start, Taken, Taker
+from dispatcher.lifecycle.take import Notes, Start, Taken, Taker
 from dispatcher.limits.turns import Turns
 from dispatcher.models import Process
 from tests import sessions
@@ -35,6 +35,8 @@ class Direct(Celery):
         super().__init__(clock, queue)
         self.turns: dict[str, Turns] = defaultdict(Turns)
         """Which queue of a worker comes next."""
+        self.notes: dict[str, Notes] = defaultdict(Notes)
+        """Which notes a worker has not read."""
         self.locked: list[Run] = []
         """Those whose ends are brought again, since another transaction had locked their calls."""
         self.again_at: datetime | None = None
@@ -97,7 +99,9 @@ class Direct(Celery):
         if len(queues) > 1:
             turns.set_weights(workers.direct_queues(queues))
         who = worker_id(self.site + worker)
-        return Taker(worker=who, process=process_of(who), queues=queues, tasks=[TASK], turns=turns)
+        return Taker(
+            worker=who, process=process_of(who), queues=queues, tasks=[TASK], turns=turns, notes=self.notes[worker]
+        )
 
 
 def process_of(worker: UUID) -> UUID:

@@ -267,6 +267,25 @@ def test_a_ready_lane_hides_no_key_with_room() -> None:
     assert found() == ["unserved_parked"]
 
 
+def test_a_ready_lane_of_a_worker_that_is_busy_claims_what_its_first_call_costs() -> None:
+    Queue.objects.update_or_create(name="celery", defaults={"delivery": "direct"})
+    api_key = RateLimitKey.objects.declare("api", concurrency=3)
+    CallQueue.objects.send_many([Call(task="noop", keys={"api": 2}), Call(task="noop", keys={"api": 2}, priority=1)])
+    LaneSite.objects.filter(priority=1).update(place=0)
+    LaneSite.objects.filter(priority=0).update(place=api_key.id)
+    Note.objects.all().delete()
+    assert found() == ["unserved_parked"], "no worker comes for the ready lane"
+    heartbeat.record(HERE, [])
+    assert found() == []
+    assert sweep() == 0
+    RateLimitKey.objects.update(concurrency=4)
+    assert found() == ["unserved_parked"], "there is room for both"
+    RateLimitKey.objects.update(concurrency=3)
+    LaneSite.objects.filter(place=0).update(priority=-1)
+    assert found() == ["unserved_parked"], "the other one comes first"
+    assert sweep() == 1
+
+
 def test_a_lane_is_parked_by_right_while_room_is_kept_and_a_moment_longer() -> None:
     unserved_parked()
     LaneSite.objects.update(kept_until=timezone.now() + HOUR)

@@ -150,9 +150,12 @@ def _could_start(state: State, lane: Lane, call: Call, trip: Trip) -> bool:
 def _forgotten(after: State, trip: Trip) -> Iterator[str]:
     """Find lanes with calls that are not ready, noted, or parked on a key that an end or a note opens.
 
-    The broker's calls may wait for good on a key with a limit per worker, or with such a member: that mixture is
-    refused, and where it arises all the same they wait until it is changed (decision 0020). Where room of a key is kept
-    for a lane that waits for another of its keys, the others may wait until it is kept no longer.
+    Where room of a key is kept for a lane that waits for another of its keys, the others may wait until it is kept no
+    longer; who waits for a group, until that holds for none of its members that is open.
+
+    Not judged: how long the broker's calls wait for a key with a limit per worker, or for a group with such a member.
+    That mixture is refused, and where it arises all the same they wait until it is changed (decision 0020): for good,
+    though other members of the group have room, since one of those with a limit may be chosen each time.
     """
     for lane in after.lanes.values():
         waiting = after.waiting(lane.id)
@@ -168,10 +171,9 @@ def _forgotten(after: State, trip: Trip) -> Iterator[str]:
         is_brokers = after.deliveries.get(lane.queue, "broker") == "broker"
         if is_brokers and is_per_worker(after, lane.place, trip.now):
             continue
-        opens = _opens(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
-        kept = _kept_until(after, lane.place)
-        if opens is not None and (at is None or at > max(opens + trip.tuning.horizon, trip.now + SOON, kept)):
-            yield f"lane {lane.id} is parked on {lane.place}, which opens at {opens} and is noted for {at}"
+        latest = _latest(after, after.keys[lane.place], _most_cost(after, lane.place), trip)
+        if latest is not None and (at is None or at > latest):
+            yield f"lane {lane.id} is parked on {lane.place}, which is to be noted for {latest} and is for {at}"
 
 
 def is_per_worker(state: State, key: int | None, now: int) -> bool:
@@ -190,9 +192,8 @@ def _is_looked_at(state: State, key: int) -> bool:
 
 
 def _kept_until(state: State, key: int) -> float:
-    """Return until when room of a key, or of a member of it, is kept for lanes; 0: it is not."""
-    keys = {key, *(member.id for member in state.members(state.keys[key]))}
-    kept = [lane.kept_until for lane in state.lanes.values() if lane.kept_until and keys & {*all_keys(state, lane)}]
+    """Return until when room of a key is kept for lanes; 0: it is not."""
+    kept = [lane.kept_until for lane in state.lanes.values() if lane.kept_until and key in all_keys(state, lane)]
     return max((until for until in kept if until < inf), default=0)
 
 
@@ -214,19 +215,19 @@ def cost_of(state: State, lane: Lane, call: Call, key: int) -> int:
     return (costs[n] if n < len(costs) else None) or 1
 
 
-def _opens(state: State, key: Key, cost: int, trip: Trip) -> int | None:
-    """Return from when on a call of this cost may start; None: not before an end or a change.
+def _latest(state: State, key: Key, cost: int, trip: Trip) -> float | None:
+    """Return by when a key is to be looked at for a call of this cost; None: not before an end or a change.
 
     What waits for a member itself goes first: its room is not a group's while that waits.
     """
 
-    def when(one: Key, cost: int = cost) -> int | None:
+    def when(one: Key, cost: int = cost) -> float | None:
         allowed = room(state, one, None, trip.now, trip.tuning)
         if allowed.fits < cost:
             return None
-        if allowed.is_open(cost, trip.now + trip.tuning.horizon):
-            return trip.now
-        return opening(state, allowed, cost, trip.now, trip.tuning)
+        is_open = allowed.is_open(cost, trip.now + trip.tuning.horizon)
+        at = trip.now if is_open else opening(state, allowed, cost, trip.now, trip.tuning)
+        return None if at is None else max(at + trip.tuning.horizon, trip.now + SOON, _kept_until(state, one.id))
 
     own = when(key)
     if own is None or not key.is_group:

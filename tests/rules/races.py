@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -20,7 +20,7 @@ import psycopg
 from dispatcher.sql.functions import installed_name
 from tests import sessions
 from tests.rules.reference import MILLISECOND, SECOND, Tuning
-from tests.rules.systems import TABLES, tuning_row
+from tests.rules.systems import TABLES, back, tuning_row
 
 S = timedelta(seconds=1)
 QUEUES = {"a": "direct", "b": "direct", "c": "broker"}
@@ -272,7 +272,8 @@ class Race:
         claim: UUID | None = None,
     ) -> list[Any]:
         # Workers read young notes alone; the dispenser reads them all, as a tick does.
-        text, values = tuning_row(TUNING if worker is None else replace(TUNING, notes=SECOND))
+        since = None if worker is None else (back(datetime.now(UTC)) or 0) - SECOND
+        text, values = tuning_row(replace(TUNING, notes=since))
         states = [rnd.choice(["completed"] * 8 + ["available"]) for *_, rnd in ends]
         nothing = [None] * len(ends)
         arrays = [[end[0] for end in ends], [end[1] for end in ends], [claim] * len(ends), states]

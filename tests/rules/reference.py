@@ -182,7 +182,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Durations of every trip; see tuning.sql."""
+    """Durations of every trip, and since when it reads notes; see tuning.sql."""
 
     horizon: int = 200 * MILLISECOND
     lead: int = 5 * MILLISECOND
@@ -654,7 +654,7 @@ def _read_notes(state: State, trip: Trip, own: list[str], queues: set[str]) -> t
     A lane is looked at from the position on that a note says. If it sleeps, and no call of it comes before those that
     were sent since, the worker of its queue serves it as it is.
     """
-    since = -inf if trip.tuning.notes is None else trip.now - trip.tuning.notes
+    since = -inf if trip.tuning.notes is None else trip.tuning.notes
     due = [note for note in state.notes if since < note.at <= trip.now]
     noted: dict[int, Note] = {}
     for note in due:

@@ -354,15 +354,15 @@ def held_in_database(db: psycopg.Connection) -> dict[str, Any]:
 
 def tuning_row(tuning: Tuning) -> tuple[str, list[Any]]:
     """Return the text of a tuning, and its values."""
-    durations = ["horizon", "lead", "slack", "paced_slack", "margin", "ramp", "later", "keep", "silence", "notes"]
-    durations += ["lease", "dispatch_lease"]
-    values = [span(getattr(tuning, name)) for name in durations] + [
-        tuning.ahead,
-        tuning.needs_worker,
-        tuning.any_delivery,
-        False,
+    durations = ["horizon", "lead", "slack", "paced_slack", "margin", "ramp", "later", "keep", "silence"]
+    values = [
+        *(span(getattr(tuning, name)) for name in durations),
+        time(tuning.notes),
+        *(span(tuning.lease), span(tuning.dispatch_lease)),
+        *(tuning.ahead, tuning.needs_worker, tuning.any_delivery, False),
     ]
-    fields = ["%s::interval"] * len(durations) + ["%s::int", "%s::bool", "%s::bool", "%s::bool"]
+    fields = ["%s::interval"] * len(durations) + ["%s::timestamptz", "%s::interval", "%s::interval"]
+    fields += ["%s::int", "%s::bool", "%s::bool", "%s::bool"]
     return f"ROW({', '.join(fields)})::{installed_name('tuning')}", values
 
 

@@ -13,7 +13,6 @@ from tests.rules.systems import WORKERS, add_call, add_note, call_take, load, ta
 
 TRIPS: Final = 3_000
 QUEUE: Final = "a"
-YOUNG: Final = Tuning(notes=SECOND)
 
 
 def _connect() -> psycopg.Connection:
@@ -23,8 +22,8 @@ def _connect() -> psycopg.Connection:
 class Trips:
     """Trips of one worker, 10 ms apart: each ends a call of one lane and starts the next one."""
 
-    def __init__(self, db: psycopg.Connection, *, waiting: int, tuning: Tuning) -> None:
-        self.db, self.tuning, self.now, self.sent = db, tuning, 0, 0
+    def __init__(self, db: psycopg.Connection, *, waiting: int) -> None:
+        self.db, self.now, self.sent = db, 0, 0
         self.ends: list[End] = []
         self.state = State(deliveries={QUEUE: "direct"})
         self.state.keys[1] = Key(id=1, name="k", limits=Limits(concurrency=9), override=Limits())
@@ -44,9 +43,8 @@ class Trips:
             add_note(self.db, Note(self.now, 1, None, position=call.position))
 
     def _trip(self) -> Trip:
-        return Trip(
-            now=self.now, worker=WORKERS[0], queues=[QUEUE], tasks=None, room=1, ends=self.ends, tuning=self.tuning
-        )
+        young = Tuning(notes=self.now - SECOND)
+        return Trip(now=self.now, worker=WORKERS[0], queues=[QUEUE], tasks=None, room=1, ends=self.ends, tuning=young)
 
     def make(self) -> None:
         """Make one."""
@@ -99,7 +97,7 @@ def db(transactional_db: None) -> Iterator[psycopg.Connection]:
 @pytest.mark.server
 @pytest.mark.parametrize("is_sent", [False, True], ids=["a hot lane", "a lane that sleeps in between"])
 def test_a_trip_reads_no_more_after_many_under_a_snapshot(db: psycopg.Connection, *, is_sent: bool) -> None:
-    trips = Trips(db, waiting=0 if is_sent else TRIPS + 100, tuning=YOUNG)
+    trips = Trips(db, waiting=0 if is_sent else TRIPS + 100)
     before, after = _growth(trips, is_sent=is_sent)
     assert after * 4 <= before * 5, (before, after)
 
@@ -116,5 +114,5 @@ def test_a_lane_that_is_served_alone_is_hardly_written(db: psycopg.Connection) -
             seen |= {*db.execute("SELECT ctid FROM dispatcher_lanesite").fetchall()}
         return seen
 
-    assert len(versions(Trips(db, waiting=100, tuning=YOUNG), is_sent=False)) <= 2
-    assert len(versions(Trips(db, waiting=0, tuning=YOUNG), is_sent=True)) <= 3
+    assert len(versions(Trips(db, waiting=100), is_sent=False)) <= 2
+    assert len(versions(Trips(db, waiting=0), is_sent=True)) <= 3

@@ -251,7 +251,6 @@ def random_tuning(rnd: Random) -> Tuning:
         margin=margin,
         keep=rnd.choice([20 * MILLISECOND, 500 * MILLISECOND]),
         silence=rnd.choice([SECOND, 60 * SECOND]),
-        notes=rnd.choice([None, None, 50 * MILLISECOND, 2 * SECOND]),
         ahead=rnd.choice([2, 5, 10_000]),
         needs_worker=rnd.random() < 0.3,
         any_delivery=rnd.random() < 0.5,
@@ -287,7 +286,11 @@ def random_trip(rnd: Random, state: reference.State, now: int, tuning: Tuning) -
         stride=[pick([2, 3, 6]) for _ in queues] if is_weighted else None,
         is_strict=rnd.random() < 0.1,
         # Without a worker the broker chooses the worker, so only its own queues may be dispatched.
-        tuning=replace(tuning, any_delivery=tuning.any_delivery and worker is not None),
+        tuning=replace(
+            tuning,
+            any_delivery=tuning.any_delivery and worker is not None,
+            notes=pick([None, None, now - 50 * MILLISECOND, now - 2 * SECOND]),
+        ),
     )
 
 

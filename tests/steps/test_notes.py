@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 from django.db.models import F
+from django.utils import timezone
 
 from dispatcher.engine import direct
 from dispatcher.engine.dispenser import dispense
@@ -35,7 +36,8 @@ def age_notes() -> None:
 
 def test_a_trip_reads_the_notes_since_the_last_one(taker: Taker) -> None:
     assert taker.notes is not None
-    assert timedelta(seconds=1) <= (taker.notes.age() or timedelta(0)) < timedelta(seconds=60)
+    assert taker.notes.since is not None
+    assert timezone.now() - timedelta(seconds=60) < taker.notes.since <= timezone.now() - timedelta(seconds=1)
     send()
     assert len(direct.step(taker, room=1).starts) == 1
 

@@ -3,7 +3,9 @@
 -- while a note names the key, or a member of it, that has been due for less than `late` and will be within `soon`;
 -- while a due one makes it ready (see read_notes); and while room of the key is kept for a lane. Where it was kept in
 -- vain for `soon`, workers of that queue look at the key themselves: of the queue a lane is unserved if one could take
--- its calls. An expired call is discarded, not served.
+-- its calls. Room that was left went to lanes of its queue, which are ready until a worker comes (see free_lanes): what
+-- the first calls of these cost is theirs, if there is a worker. Of each queue 20 were let go at once, at the most: the
+-- trips that serve them let others go. An expired call is discarded, not served.
 unserved AS MATERIALIZED (
     SELECT hop.key_id, key.name, front.lane_id, head.id AS call_id, head.version, cost.cost
       FROM clock
@@ -20,7 +22,7 @@ unserved AS MATERIALIZED (
             WHERE key.is_group) AS best ON key.is_group
      CROSS JOIN LATERAL unnest({{@parked_queues}}(hop.key_id)) AS parked (queue)
      CROSS JOIN LATERAL (
-           SELECT site.lane_id, site.waits_from
+           SELECT site.lane_id, site.waits_from, site.priority
              FROM dispatcher_lanesite AS site
             WHERE site.place = hop.key_id AND site.queue = parked.queue
             ORDER BY site.priority DESC, site.served_at, site.lane_id
@@ -32,11 +34,27 @@ unserved AS MATERIALIZED (
             ORDER BY call.position
             LIMIT 1) AS head ON true
      CROSS JOIN LATERAL (SELECT COALESCE((head.costs ->> key.name)::int, 1) AS cost) AS cost
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN count(*) < 20 THEN COALESCE(sum(COALESCE((first.costs ->> key.name)::int, 1)), 0)
+                       ELSE key.room END AS cost
+             FROM (SELECT site.lane_id
+                     FROM dispatcher_lanesite AS site
+                    WHERE {{has_room(key, cost.cost, clock.now)}} AND {{queue_has_taker(parked.queue, clock.now)}}
+                      AND site.place = 0 AND site.queue = parked.queue AND site.priority >= front.priority
+                    ORDER BY site.priority DESC, site.served_at, site.lane_id
+                    LIMIT 1000) AS ready
+            CROSS JOIN LATERAL (
+                  SELECT lane.queue, lane.key_ids
+                    FROM dispatcher_lane AS lane WHERE lane.id = ready.lane_id LIMIT 1) AS lane
+             LEFT JOIN LATERAL (
+                  SELECT call.costs FROM dispatcher_callqueue AS call
+                   WHERE {{waits_in(call, ready.lane_id)}} ORDER BY call.position LIMIT 1) AS first ON true
+            WHERE {{lane_spends(lane, key)}}) AS claimed
      WHERE hop.key_id > 0
        AND (key.id IS NULL
             OR ({{has_room(key, 1, clock.now)}}
                 AND (NOT key.is_group OR best.room > 0)
-                AND (LEAST(key.room, best.room) >= cost.cost OR LEAST(key.fits, best.fits) < cost.cost)))
+                AND (LEAST(key.room, best.room) - claimed.cost >= cost.cost OR LEAST(key.fits, best.fits) < cost.cost)))
        AND {{not_expired(head, clock.now)}}
        AND NOT {{is_noted(key_id, hop.key_id || best.ids, clock.now)}}
        AND NOT EXISTS (SELECT FROM dispatcher_note AS note

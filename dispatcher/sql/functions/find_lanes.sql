@@ -36,7 +36,7 @@ DECLARE
   v_rows tid[];
   v_noted record;
   v_noted_rows tid[];                                -- lanes that slept, and are noted
-  v_from timestamptz := COALESCE(v_now - p_tuning.notes, '-infinity');
+  v_from timestamptz := COALESCE(p_tuning.notes, '-infinity');
   v_noted_queues text[] := '{}';
   v_again_at timestamptz;
   v_turn_keys bigint[] := '{}';

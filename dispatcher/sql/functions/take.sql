@@ -158,7 +158,9 @@ BEGIN
      WHERE note.at IS NOT NULL
        AND (note.key_id = ANY (v_found.busy)         -- who holds that key may have just read the note that is there
             OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
-                            WHERE earlier.key_id = note.key_id AND earlier.at <= note.at));
+                            WHERE earlier.key_id = note.key_id AND earlier.at <= note.at
+                              -- Older ones are left to ticks.
+                              AND earlier.at > COALESCE(v_now - p_tuning.notes, '-infinity')));
     -- What opens with time is a tick's where calls are dispatched.
     again_at := LEAST(again_at,
                       CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,

@@ -9,7 +9,7 @@ CREATE TYPE @tuning AS (
     later interval,           -- when a rescheduled call is tried again whose limit opens at an unknown time
     keep interval,            -- for how long room is kept for a lane whose workers are busy
     silence interval,         -- without heartbeats for so long, a worker is not woken
-    notes interval,           -- how old notes are that are read; NULL: all
+    notes timestamptz,        -- since when notes are read; NULL: all
     lease interval,           -- of a call that starts
     dispatch_lease interval,  -- of a call that is dispatched
     ahead int,                -- the most calls of a queue that are dispatched and not claimed
