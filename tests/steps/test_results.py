@@ -10,7 +10,9 @@ from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import AsyncResult, GroupResult
 from celery.utils import uuid
+from django.db import connection
 from django.utils import timezone
+from pytest_django import Settings
 
 from dispatcher import api, engine, tasks
 from dispatcher.celery import results
@@ -118,6 +120,15 @@ def test_nothing_is_stored_twice_and_nothing_is_left_out(monkeypatch: pytest.Mon
     assert results.report() == 5
     assert {result_of(call).state for call in calls} == {states.REVOKED}
     assert results.report() == 0
+
+
+def test_they_are_stored_without_use_tz_too(settings: Settings) -> None:
+    settings.USE_TZ = False
+    connection.close()
+    call = sent()
+    api.cancel([call.id])
+    assert results.report() == 1
+    connection.close()
 
 
 def test_many_are_stored_over_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
