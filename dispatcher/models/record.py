@@ -9,7 +9,7 @@ from django.utils import timezone
 from dispatcher.managers import Manager
 
 
-class DateTimeField(models.DateTimeField):
+class DateTimeField(models.DateTimeField):  # type: ignore[type-arg]
     """A time that has its zone also where USE_TZ is False: Django reads it without, and it compares with no other."""
 
     def from_db_value(self, value: datetime | None, *_: object) -> datetime | None:
