@@ -104,13 +104,14 @@ class Pool:
     def let_shrink(self, is_running: Callable[[int], bool | None]) -> None:
         """Let it end processes whose loops run no call: to Celery each process with a loop is busy.
 
+        One that it has told to end is none: the pool would count it again, and keep none in the end.
         is_running: whether the loop of a process runs a call; None if it has none.
         """
         pool = self.consumer.pool._pool  # noqa: SLF001 -- Celery has no other place for it
         is_active = pool._worker_active  # noqa: SLF001
 
         def is_busy(process: Any) -> bool:
-            runs = is_running(process.pid)
+            runs = process._controlled_termination or is_running(process.pid)  # noqa: SLF001
             return is_active(process) if runs is None else runs
 
         pool._worker_active = is_busy  # noqa: SLF001
