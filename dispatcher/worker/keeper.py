@@ -315,7 +315,9 @@ class Keeper:
                 self.shared.place(seat.index).condemn()
                 self._given_up.add(seat.index)
                 self._forget(seat)
-        elif hasattr(os, "pidfd_open") and seat.pid not in self._pidfds:
+            return
+        self.pool.end_again(seat.pid)
+        if hasattr(os, "pidfd_open") and seat.pid not in self._pidfds:
             try:
                 self._pidfds[seat.pid] = os.pidfd_open(seat.pid)
             except ProcessLookupError:

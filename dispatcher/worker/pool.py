@@ -116,6 +116,12 @@ class Pool:
 
         pool._worker_active = is_busy  # noqa: SLF001
 
+    def end_again(self, pid: int) -> None:
+        """Tell a process once more to end that was told so while it started: it hears no signal until its loop runs."""
+        for process in [*self.consumer.pool._pool._pool]:  # noqa: SLF001 -- as above
+            if process.pid == pid and process._controlled_termination:  # noqa: SLF001
+                process.terminate()
+
     def submit(self, seats: list[Seat]) -> None:
         """Have loops submitted; in the thread of the pool's event loop, where there is one."""
         self._to_submit.extend(seats)
