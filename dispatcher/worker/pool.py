@@ -104,7 +104,7 @@ class Pool:
     def let_shrink(self, is_running: Callable[[int], bool | None]) -> None:
         """Let it end processes whose loops run no call: to Celery each process with a loop is busy.
 
-        One that it has told to end is none: the pool would count it again, and keep none in the end.
+        One that it is ending by now is none of them: the pool would count it again, and keep none in the end.
         is_running: whether the loop of a process runs a call; None if it has none.
         """
         pool = self.consumer.pool._pool  # noqa: SLF001 -- Celery has no other place for it
@@ -117,7 +117,7 @@ class Pool:
         pool._worker_active = is_busy  # noqa: SLF001
 
     def end_again(self, pid: int) -> None:
-        """Tell a process once more to end that was told so while it started: it hears no signal until its loop runs."""
+        """End a process that the pool has ended while it started: before its loop runs, the signal may be lost."""
         for process in [*self.consumer.pool._pool._pool]:  # noqa: SLF001 -- as above
             if process.pid == pid and process._controlled_termination:  # noqa: SLF001
                 process.terminate()
