@@ -1,9 +1,9 @@
 """The history of keys: who changed what, written in the transaction of the change and kept beside the event log."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from dispatcher import sql
@@ -42,16 +42,21 @@ def actor(by: By) -> Actor:
 
 
 @contextmanager
-def recorded(verb: str, by: By, *, names: Collection[str]) -> Iterator[dict[str, dict[str, Any]]]:
-    """Record what the block changes of these keys: both or neither. `before` is how they stood when it began.
+def recorded(
+    verb: str, by: By, *, names: Collection[str], becomes: Mapping[str, Mapping[str, Any]] | None = None
+) -> Iterator[None]:
+    """Record what the block changes of these keys: both or neither. It has them locked: what others change is theirs.
 
-    Yields what will change a little later: to be filled with the fields of a key, by its name.
+    becomes: fields of the keys by their names, to be filled inside by who waits for no lock: nothing else is recorded.
     """
     with sql.atomic():
-        before = _states(names)
-        coming: dict[str, dict[str, Any]] = {}
-        yield coming
-        after = {name: {**state, **coming.get(name, {})} for name, state in _states(names).items()}
+        before = _states(names, are_locked=becomes is None)
+        yield
+        after = (
+            _states(names)
+            if becomes is None
+            else {name: {**before[name], **_as_json(becomes.get(name, {}))} for name in before}
+        )
         who = actor(by)
         changes = [
             KeyChange(
@@ -69,17 +74,22 @@ def recorded(verb: str, by: By, *, names: Collection[str]) -> Iterator[dict[str,
         KeyChange.objects.bulk_create(changes)
 
 
-def _states(names: Collection[str]) -> dict[str, dict[str, Any]]:
+def _states(names: Collection[str], *, are_locked: bool = False) -> dict[str, dict[str, Any]]:
     """Return how keys stand, by their names."""
-    rows = RateLimitKey.objects.filter(name__in=names).values("name", *_FIELDS)
-    return {row["name"]: {field: _as_json(row[field]) for field in _FIELDS} for row in rows}
+    keys = RateLimitKey.objects.filter(name__in=names).order_by("id")
+    rows = keys.select_for_update(no_key=True) if are_locked else keys
+    return {row.pop("name"): _as_json(row) for row in rows.values("name", *_FIELDS)}
 
 
-def _as_json(value: object) -> object:
+def _as_json(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _written(value) for name, value in fields.items()}
+
+
+def _written(value: object) -> object:
     match value:
         case timedelta():
             return format_duration(value)
         case datetime():
-            return value.isoformat()
+            return value.astimezone(UTC).isoformat()
         case _:
             return value

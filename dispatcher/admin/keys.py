@@ -78,6 +78,8 @@ class OverrideForm(ConfirmedForm):
     def clean_until(self) -> Any:
         """Refuse a time in the past, or beyond the calendar."""
         until = self.cleaned_data["until"]
+        if timezone.is_naive(until):  # without USE_TZ
+            until = timezone.make_aware(until)
         if until <= sql.now():
             raise ValidationError(_PASSED)
         try:
@@ -89,7 +91,7 @@ class OverrideForm(ConfirmedForm):
 def _shown(at: datetime) -> str:
     """Return a time in the user's time zone, with its date unless that is today."""
     here = timezone.localtime(at)
-    return f"{here:%H:%M:%S}" if here.date() == timezone.localdate() else f"{here:%Y-%m-%d %H:%M:%S}"
+    return f"{here:%H:%M:%S}" if here.date() == datetime.now(here.tzinfo).date() else f"{here:%Y-%m-%d %H:%M:%S}"
 
 
 def _shared_limits(keys: Iterable[RateLimitKey]) -> dict[str, Any]:

@@ -7,11 +7,14 @@ stretch. The database stays the truth: a backend that fails harms nothing else.
 """
 
 import logging
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from threading import Lock, Thread
+from itertools import chain, takewhile
+from threading import Thread
 from time import monotonic
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from billiard.exceptions import TimeLimitExceeded
@@ -46,9 +49,9 @@ _UNSENT: Final = ("disabled://", "rpc://")
 
 
 class _Round:
-    """One round at a time in a process, and until when there is none."""
+    """The thread of the latest round, and until when there is none."""
 
-    lock: Final = Lock()
+    thread: ClassVar[Thread | None] = None
     rests_until = 0.0
 
 
@@ -63,10 +66,11 @@ class _Ended(Admitted):
 
 def report_soon(app: Celery | None = None) -> None:
     """Store the results that are due, in a thread of their own: the caller does not wait for the backend."""
-    if monotonic() >= _Round.rests_until and not _Round.lock.locked():
+    if monotonic() >= _Round.rests_until and not (_Round.thread and _Round.thread.is_alive()):
         # A new thread has no current app.
         app = app or current_app._get_current_object()  # noqa: SLF001 -- Celery's name for the app itself
-        Thread(target=_report_as, args=(app,), name="dispatcher-results", daemon=True).start()
+        _Round.thread = Thread(target=_report_as, args=(app,), name="dispatcher-results", daemon=True)
+        _Round.thread.start()
 
 
 def is_wanted() -> bool:
@@ -76,24 +80,18 @@ def is_wanted() -> bool:
 
 def report(*, budget: float = _BUDGET_S) -> int:
     """End the calls for Celery that ended since the last round, for so many seconds; return how many were."""
-    if not _Round.lock.acquire(blocking=False):
-        return 0
-    until = monotonic() + budget
-    stored = 0
+    until, stored = monotonic() + budget, 0
     try:
-        while (found := _next()) and monotonic() < until:
-            for call in found:
+        with _alone() as due:
+            for call in takewhile(lambda _: monotonic() < until, due):
                 stored += _end(call)
-                last = call
-            _advance(last.finished_at, last.id)
+                _advance(call.finished_at, call.id)
         if not is_wanted():
             _Round.rests_until = monotonic() + _UNSTORED_S
     except Exception:
         # Each backend has errors of its own; the place in the order is kept, and the round goes on from there.
         _Round.rests_until = monotonic() + _REST_S
         logger.warning("the result backend failed; results are stored again in %.0f s", _REST_S, exc_info=True)
-    finally:
-        _Round.lock.release()
     return stored
 
 
@@ -103,6 +101,19 @@ def _report_as(app: Celery) -> None:
         report()
     finally:
         connections.close_all()
+
+
+@contextmanager
+def _alone() -> Iterator[Iterable[_Ended]]:
+    """Give the calls whose results are due to one process at a time, and none to the others.
+
+    Its lock is in a transaction that writes nothing: one that waits for a slow backend keeps no row from VACUUM.
+    """
+    own = sql.connection()
+    with closing(sql.new_connection()) as apart, sql.using(apart), sql.atomic():
+        (is_first,) = sql.fetch("lock_results", bool, {})
+        with sql.using(own):
+            yield chain.from_iterable(iter(_next, [])) if is_first else ()
 
 
 def _next() -> list[_Ended]:

@@ -4,7 +4,7 @@ Each verb leaves notes for what it opens or moves; the caller dispenses after th
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -39,8 +39,6 @@ class _Blocked:
     id: int
     name: str
     blocked_until: datetime
-    is_coming: bool
-    """Whether the next trip that locks the key writes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +105,12 @@ def block(
     wait = parse_duration(wait, "wait")
     if not timedelta(0) <= wait <= LONGEST_PERIOD:
         raise PolicyInvalid("wait", f"{wait} must be from 0 to 366 days; to stop a key for longer, pause it.")
-    unrecorded: AbstractContextManager[dict[str, dict[str, Any]]] = nullcontext({})
-    with unrecorded if by is None else history.recorded("block", by, names=names) as coming, sql.atomic():
+    becomes: dict[str, dict[str, Any]] = {}
+    with nullcontext() if by is None else history.recorded("block", by, names=names, becomes=becomes), sql.atomic():
         blocked = sql.fetch("block_keys", _Blocked, {"names": list(names), "wait": wait, "now": now})
         for key in blocked:
-            until = key.blocked_until.isoformat()
-            if key.is_coming:
-                coming[key.name] = {"blocked_until": until}
-            data = {"key": key.name, "until": until, "reason": "blocked"}
+            becomes[key.name] = {"blocked_until": key.blocked_until}
+            data = {"key": key.name, "until": key.blocked_until.isoformat(), "reason": "blocked"}
             registered().note_event("rate_limit.dynamic_adjusted", data)
     return [key.id for key in blocked]
 
@@ -218,10 +214,9 @@ def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> 
 def _change(name: str, *, has_note: bool = True, **columns: Any) -> int:
     """Change columns of a key, from the next trip on, and leave a note for it; return its id. Raises KeyNotFound.
 
-    It waits for a trip that holds the key. The caller holds a transaction open.
+    The caller has locked it, and has waited for a trip that holds it (see history.recorded).
     """
     keys = RateLimitKey.objects.filter(name=name)
-    # Before the update, whose lock it holds until the commit.
     key = keys.values_list("id", flat=True).first()
     if key is None or not keys.update(**columns):
         raise KeyNotFound(name, lanes.known_names())

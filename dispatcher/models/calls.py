@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from dispatcher.managers import CallQueueManager, check_has_ended, check_is_sent
 from dispatcher.models.keys import RateLimitKey
 from dispatcher.models.lanes import ON_LIMIT, Lane
-from dispatcher.models.record import Record
+from dispatcher.models.record import DateTimeField, Record
 from dispatcher.states import DUE, IN_FLIGHT, TERMINAL, WAITING, OnLimit, Reason, State
 
 _STATES = [(state.value, state.label) for state in State]
@@ -55,10 +55,8 @@ class CallQueue(Record):
     )
     state = models.CharField(max_length=16, choices=_STATES)
     retry = models.JSONField(null=True, help_text="Its retry policy; empty uses the setting.")
-    scheduled_at = models.DateTimeField(
-        null=True, help_text="The earliest start; of a retryable call, of its next attempt."
-    )
-    expires_at = models.DateTimeField(null=True, help_text="Discarded if it has not started by then.")
+    scheduled_at = DateTimeField(null=True, help_text="The earliest start; of a retryable call, of its next attempt.")
+    expires_at = DateTimeField(null=True, help_text="Discarded if it has not started by then.")
     headers = models.JSONField(
         null=True, help_text="Headers of its message: the sender's, and those that instrumentation added at the send."
     )
@@ -92,11 +90,11 @@ class CallQueue(Record):
     )
     ticket = models.UUIDField(null=True, editable=False)
     claim = models.UUIDField(null=True, editable=False, help_text="The claim that won the ticket.")
-    created_at = models.DateTimeField(db_default=Now())
-    dispatched_at = models.DateTimeField(null=True)
-    published_at = models.DateTimeField(null=True)
-    started_at = models.DateTimeField(null=True)
-    finished_at = models.DateTimeField(null=True)
+    created_at = DateTimeField(db_default=Now())
+    dispatched_at = DateTimeField(null=True)
+    published_at = DateTimeField(null=True)
+    started_at = DateTimeField(null=True)
+    finished_at = DateTimeField(null=True)
     reason = models.CharField(max_length=16, null=True, choices=_REASONS, help_text="Why it was discarded.")  # noqa: DJ001 -- absent is not a text
     result = models.JSONField(null=True)
     error = models.JSONField(null=True, help_text="The latest failure: type, message, attempt, occurred_at.")
@@ -202,10 +200,10 @@ class Slot(Record):
         RateLimitKey, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="slots"
     )
     cost = models.IntegerField()
-    started_at = models.DateTimeField(null=True)
-    lease_until = models.DateTimeField()
+    started_at = DateTimeField(null=True)
+    lease_until = DateTimeField()
     worker_id = models.UUIDField(null=True, help_text="The worker that has reported that it holds the call's message.")
-    pulled_until = models.DateTimeField(
+    pulled_until = DateTimeField(
         null=True, help_text="The lease of a call fetched over HTTP: it ends then, or at the attempt's timeout."
     )
     is_confirmed = models.BooleanField(

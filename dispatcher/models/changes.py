@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.db import models
 from django.db.models.functions import Now
 
-from dispatcher.models.record import Record
+from dispatcher.models.record import DateTimeField, Record
 
 
 class KeyChange(Record):
@@ -18,7 +18,7 @@ class KeyChange(Record):
     reason = models.TextField(blank=True)
     before = models.JSONField()
     after = models.JSONField()
-    at = models.DateTimeField(db_default=Now())
+    at = DateTimeField(db_default=Now())
 
     class Meta:
         indexes: ClassVar = [

@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 from dispatcher import validate
 from dispatcher.limits.policy import HEAVIEST
 from dispatcher.managers import RateLimitKeyManager
-from dispatcher.models.record import Record
+from dispatcher.models.record import DateTimeField, Record
 from dispatcher.validate import GROUP_PATTERN, STORED_KEY_PATTERN
 
 
@@ -49,9 +49,9 @@ class RateLimitKey(Record):
     throttle_period = models.DurationField(null=True, blank=True)
 
     is_paused = models.BooleanField("paused", default=False, help_text="Nothing starts until it is resumed.")
-    blocked_until = models.DateTimeField(null=True, blank=True, help_text="The provider asked to stop until then.")
+    blocked_until = DateTimeField(null=True, blank=True, help_text="The provider asked to stop until then.")
 
-    override_until = models.DateTimeField(
+    override_until = DateTimeField(
         null=True, blank=True, help_text="The override's limits are in force until then, instead of those above."
     )
     override_concurrency = models.PositiveIntegerField(null=True, blank=True)
@@ -90,10 +90,10 @@ class RateLimitKey(Record):
     slots_from = models.BigIntegerField(
         default=0, db_default=0, editable=False, help_text="It has no slots with a lower id."
     )
-    limited_at = models.DateTimeField(
+    limited_at = DateTimeField(
         db_default=Now(), editable=False, help_text="When people last changed its limits; earlier limits are unknown."
     )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = DateTimeField(db_default=Now(), editable=False)
 
     objects: ClassVar[RateLimitKeyManager] = RateLimitKeyManager()
 
@@ -143,7 +143,7 @@ class Block(Record):
     """A block of a key that another transaction kept locked: the next trip that locks the key writes it there."""
 
     key_id = models.BigIntegerField()
-    until = models.DateTimeField()
+    until = DateTimeField()
 
     class Meta:
         indexes: ClassVar = [models.Index(name="block_key", fields=["key_id"])]
@@ -157,7 +157,7 @@ class Start(Record):
     """
 
     key_id = models.BigIntegerField(primary_key=True)
-    at = models.DateTimeField(help_text="The latest start time of the trip.")
+    at = DateTimeField(help_text="The latest start time of the trip.")
     total = models.BigIntegerField(help_text="The cost of all starts of the key so far.")
     cost = models.PositiveBigIntegerField(help_text="The cost of the starts of this trip.")
     last_cost = models.PositiveIntegerField(help_text="The cost of its last start: it delays the next one.")
@@ -165,7 +165,7 @@ class Start(Record):
         null=True, help_text="Of an observed key: how many starts its limits would have delayed so far."
     )
     longest = models.DurationField(null=True, help_text="By how much rate and throttle would have at the most.")
-    allowed_at = models.DateTimeField(null=True, help_text="When they would have let the last start of the trip go.")
+    allowed_at = DateTimeField(null=True, help_text="When they would have let the last start of the trip go.")
 
     class Meta:
         managed = False

@@ -5,7 +5,7 @@ from typing import ClassVar
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from dispatcher.models.record import Record
+from dispatcher.models.record import DateTimeField, Record
 from dispatcher.states import OnLimit
 
 ON_LIMIT = [(action.value, action.value) for action in OnLimit]
@@ -46,15 +46,15 @@ class LaneSite(Record):
         help_text="Null: asleep, without calls. 0: ready. -1: ready, but a worker holds as much of a key of it as one "
         "worker may. Else the key that it is parked on.",
     )
-    served_at = models.DateTimeField(
+    served_at = DateTimeField(
         help_text="When a call of it last started, written now and then where it is served alone; in the line of a fair"
         " key, its turn there."
     )
-    last_served_at = models.DateTimeField(
+    last_served_at = DateTimeField(
         null=True,
         help_text="In the line of a fair key, when a call of it last started: its share has paid for the turn.",
     )
-    kept_until = models.DateTimeField(
+    kept_until = DateTimeField(
         null=True,
         help_text="Until when the key that it is parked on keeps room for it; infinity: it was passed over once. If it "
         "is ready: until when room was kept in vain, and no worker of its queue has looked at it since.",
@@ -76,7 +76,7 @@ class Note(Record):
     takes it over. The migration makes the table.
     """
 
-    at = models.DateTimeField(primary_key=True)
+    at = DateTimeField(primary_key=True)
     lane_id = models.BigIntegerField(null=True)
     key_id = models.BigIntegerField(null=True)
     is_forced = models.BooleanField(help_text="The first call of the lane has changed: it is ready, parked or not.")

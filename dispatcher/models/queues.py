@@ -9,7 +9,7 @@ from django.db.models.functions import Now
 
 from dispatcher import validate
 from dispatcher.limits.turns import MOST_WEIGHT
-from dispatcher.models.record import Record
+from dispatcher.models.record import DateTimeField, Record
 from dispatcher.states import Delivery, OnFull
 
 _DELIVERY = [(delivery.value, delivery.label) for delivery in Delivery]
@@ -51,7 +51,7 @@ class Queue(Record):
         max_length=16, choices=_ON_FULL, default=OnFull.REJECT, help_text="What happens to a job sent above the bound."
     )
     warn_at = models.FloatField(default=0.8, help_text="The share of the bound from which it counts as nearly full.")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         constraints: ClassVar = [

@@ -3,7 +3,7 @@
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
-from dispatcher.models.record import Record
+from dispatcher.models.record import DateTimeField, Record
 
 
 class Worker(Record):
@@ -19,11 +19,11 @@ class Worker(Record):
     tasks = ArrayField(
         models.CharField(max_length=255), null=True, help_text="The names of its registered tasks, in order."
     )
-    started_at = models.DateTimeField()
-    seen_at = models.DateTimeField(help_text="Its latest heartbeat.")
-    serves_until = models.DateTimeField(help_text="Its queues count as served until then.")
-    stopped_at = models.DateTimeField(null=True, help_text="When it stopped accepting messages.")
-    lost_at = models.DateTimeField(null=True, help_text="When its heartbeats had expired and its calls were recovered.")
+    started_at = DateTimeField()
+    seen_at = DateTimeField(help_text="Its latest heartbeat.")
+    serves_until = DateTimeField(help_text="Its queues count as served until then.")
+    stopped_at = DateTimeField(null=True, help_text="When it stopped accepting messages.")
+    lost_at = DateTimeField(null=True, help_text="When its heartbeats had expired and its calls were recovered.")
 
     def __str__(self) -> str:
         return f"{self.name} ({self.pid})"
@@ -35,7 +35,7 @@ class Process(Record):
     id = models.UUIDField(primary_key=True, editable=False)
     worker_id = models.UUIDField(null=True)
     queues = ArrayField(models.CharField(max_length=255), help_text="The queues whose calls it takes directly.")
-    idle_at = models.DateTimeField(null=True, help_text="Since when it waits for calls; null: a call need not wake it.")
+    idle_at = DateTimeField(null=True, help_text="Since when it waits for calls; null: a call need not wake it.")
 
 
 class LeaseCheck(Record):
@@ -44,14 +44,14 @@ class LeaseCheck(Record):
     In a gap the database may have been unavailable to heartbeats, too, so an expired lease proves nothing.
     """
 
-    checked_at = models.DateTimeField()
-    since = models.DateTimeField()
+    checked_at = DateTimeField()
+    since = DateTimeField()
 
 
 class ResultCursor(Record):
     """The last call whose result was copied to Celery's result backend after it ended in the database; one row."""
 
-    finished_at = models.DateTimeField()
+    finished_at = DateTimeField()
     call_id = models.UUIDField()
 
 
@@ -59,7 +59,7 @@ class PeriodicRun(Record):
     """When a periodic task of the dispenser last started, and where; one row per task."""
 
     name = models.CharField(max_length=64, primary_key=True, help_text="The task, such as dispatcher.tick.")
-    ran_at = models.DateTimeField(help_text="When it last started.")
+    ran_at = DateTimeField(help_text="When it last started.")
     ran_by = models.UUIDField(
         null=True, help_text="The worker that ran it by itself; null: a message, such as beat's, started it."
     )

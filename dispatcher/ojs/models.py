@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 
 from dispatcher.errors import ConfigurationError
 from dispatcher.models import CallQueue
-from dispatcher.models.record import Record
+from dispatcher.models.record import DateTimeField, Record
 
 if not apps.is_installed("dispatcher.ojs"):
     raise ConfigurationError('dispatcher.ojs is an app: add "dispatcher.ojs" to INSTALLED_APPS.')  # noqa: TRY003 -- the remedy
@@ -34,11 +34,11 @@ class Job(Record):
     """Fields of the job that have no column."""
     progress = models.JSONField(null=True)
     """What its worker reported last: progress from 0 to 1, message, data."""
-    created_at = models.DateTimeField()
+    created_at = DateTimeField()
     """When the call was sent."""
     outcome = models.CharField(max_length=16, default="open", db_default="open")
     """open, or how a call with a unique key, or of a workflow, has ended: set by a trigger."""
-    ended_at = models.DateTimeField(null=True)
+    ended_at = DateTimeField(null=True)
     """When it ended; set by the same trigger."""
 
     class Meta:
@@ -62,8 +62,8 @@ class ApiToken(Record):
         help_text="Scopes: send, fetch, read, admin; send:mail* for some queues only, with key:smtp* for some keys.",
     )
     is_active = models.BooleanField("active", default=True)
-    expires_at = models.DateTimeField(null=True, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    expires_at = DateTimeField(null=True, blank=True)
+    created_at = DateTimeField(db_default=Now(), editable=False)
 
     class Meta:
         verbose_name = "API token"
@@ -89,9 +89,9 @@ class Workflow(Record):
     """Results of earlier parts that it was started with."""
     failed_part = models.PositiveIntegerField(null=True)
     parent = models.ForeignKey("self", null=True, on_delete=models.CASCADE, related_name="children")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    ended_at = models.DateTimeField(null=True)
-    look_at = models.DateTimeField(null=True, editable=False)
+    created_at = DateTimeField(db_default=Now(), editable=False)
+    ended_at = DateTimeField(null=True)
+    look_at = DateTimeField(null=True, editable=False)
     """When it is advanced although no part has ended: its queue was full, or an error came."""
 
     class Meta:
@@ -123,7 +123,7 @@ class Part(Record):
     child = models.OneToOneField(Workflow, null=True, on_delete=models.CASCADE, related_name="part")
     outcome = models.CharField(max_length=16, default="open")
     """open, completed, failed or cancelled."""
-    ended_at = models.DateTimeField(null=True)
+    ended_at = DateTimeField(null=True)
     """Since when its call or workflow has ended, or is gone; a trigger sets it for a call."""
     result = models.JSONField(null=True)
     error = models.JSONField(null=True)
@@ -153,11 +153,11 @@ class Subscription(Record):
     secret = models.CharField(max_length=255)
     """The key of the signatures of posts."""
     is_active = models.BooleanField("active", default=True)
-    failing_since = models.DateTimeField(null=True, editable=False)
+    failing_since = DateTimeField(null=True, editable=False)
     """Since when no post has succeeded; after three days it is switched off."""
     delivered_cursor = models.CharField(max_length=64, default="")
     """Events up to here were delivered."""
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
         return self.url
@@ -175,8 +175,8 @@ class PullWorker(Record):
     directive = models.CharField(
         max_length=16, default="running", db_default="running", help_text="The response to its next heartbeat."
     )
-    started_at = models.DateTimeField(db_default=Now())
-    seen_at = models.DateTimeField(db_default=Now())
+    started_at = DateTimeField(db_default=Now())
+    seen_at = DateTimeField(db_default=Now())
 
     class Meta:
         verbose_name = "fetching worker"
@@ -193,7 +193,7 @@ class Pool(Record):
     """strict, round-robin or weighted."""
     weights = models.JSONField(default=dict)
     """Its queues with their weights: how often each comes first."""
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = DateTimeField(db_default=Now(), editable=False)
 
     def __str__(self) -> str:
         return self.name
@@ -211,9 +211,9 @@ class Cron(Record):
     is_enabled = models.BooleanField("enabled", default=True)
     job = models.JSONField()
     """What it sends, as its sender gave it."""
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    last_run_at = models.DateTimeField(null=True)
-    next_run_at = models.DateTimeField(null=True)
+    created_at = DateTimeField(db_default=Now(), editable=False)
+    last_run_at = DateTimeField(null=True)
+    next_run_at = DateTimeField(null=True)
     """None while it is disabled, or if its time never comes."""
     runs = models.PositiveIntegerField(default=0)
 
@@ -228,7 +228,7 @@ class EventLogEntry(Record):
     queue = models.CharField(max_length=255, null=True)  # noqa: DJ001 -- absent is not a text
     call_id = models.UUIDField(null=True, help_text="The job_id of its data, for its index.")
     data = models.JSONField()
-    at = models.DateTimeField()
+    at = DateTimeField()
 
     class Meta:
         db_table = "dispatcher_eventlogentry"

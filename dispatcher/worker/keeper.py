@@ -223,15 +223,16 @@ class Keeper:
         return min(max(self.pool.size - len(state.reserved_requests), 1), PLACES - len(self._given_up))
 
     @property
-    def _alternates(self) -> bool:
-        """Whether messages wait for the last loop, too, which runs nothing: it leaves, and stands in line behind them.
+    def alternates(self) -> bool:
+        """Whether messages wait for the last loop, too, which has nothing: it leaves, and stands in line behind them.
 
-        In a pool of one process also where it runs calls: it leaves after a trip.
+        One that makes a trip may have calls by then. In a pool of one process also where it has some: it leaves after
+        a trip.
         """
         size = self.pool.size
         if self.pool.is_solo or len(state.reserved_requests) < size:
             return False
-        return size == 1 or not self.running()
+        return size == 1 or not (self.held() or any(self.shared.place(index).trips[1] for index in [*self._seats]))
 
     def _new_seat(self) -> Seat:
         with self._lock:
@@ -243,7 +244,7 @@ class Keeper:
 
     def _balance(self) -> None:
         wanted, now = self._wanted(), len(self._seats)
-        surplus = now if wanted and self._alternates else now - wanted
+        surplus = now if wanted and self.alternates else now - wanted
         if self._asked and surplus <= 0:
             self._asked = 0
             self.shared.take_back()
@@ -315,7 +316,9 @@ class Keeper:
                 self.shared.place(seat.index).condemn()
                 self._given_up.add(seat.index)
                 self._forget(seat)
-        elif hasattr(os, "pidfd_open") and seat.pid not in self._pidfds:
+            return
+        self.pool.end_again(seat.pid)
+        if hasattr(os, "pidfd_open") and seat.pid not in self._pidfds:
             try:
                 self._pidfds[seat.pid] = os.pidfd_open(seat.pid)
             except ProcessLookupError:

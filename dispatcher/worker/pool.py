@@ -104,16 +104,23 @@ class Pool:
     def let_shrink(self, is_running: Callable[[int], bool | None]) -> None:
         """Let it end processes whose loops run no call: to Celery each process with a loop is busy.
 
+        One that it is ending by now is none of them: the pool would count it again, and keep none in the end.
         is_running: whether the loop of a process runs a call; None if it has none.
         """
         pool = self.consumer.pool._pool  # noqa: SLF001 -- Celery has no other place for it
         is_active = pool._worker_active  # noqa: SLF001
 
         def is_busy(process: Any) -> bool:
-            runs = is_running(process.pid)
+            runs = process._controlled_termination or is_running(process.pid)  # noqa: SLF001
             return is_active(process) if runs is None else runs
 
         pool._worker_active = is_busy  # noqa: SLF001
+
+    def end_again(self, pid: int) -> None:
+        """End a process that the pool has ended while it started: before its loop runs, the signal may be lost."""
+        for process in [*self.consumer.pool._pool._pool]:  # noqa: SLF001 -- as above
+            if process.pid == pid and process._controlled_termination:  # noqa: SLF001
+                process.terminate()
 
     def submit(self, seats: list[Seat]) -> None:
         """Have loops submitted; in the thread of the pool's event loop, where there is one."""

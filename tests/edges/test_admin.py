@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
+from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -100,6 +101,23 @@ def test_until_when_a_key_is_blocked_is_shown_in_the_zone_of_who_looks(boss: Cli
     key = RateLimitKey.objects.declare("api")
     RateLimitKey.objects.filter(pk=key.pk).update(blocked_until=datetime(2040, 5, 1, 20, 30, tzinfo=UTC))
     assert "until 2040-05-02 05:30:00" in read(boss, KEYS)
+
+
+def test_without_use_tz_times_are_shown_and_given_in_the_zone_of_the_project(boss: Client, settings: Settings) -> None:
+    settings.USE_TZ, settings.TIME_ZONE = False, "Europe/Berlin"
+    settings.DISPATCHER = {"keys": {"api": {"concurrency": 2}}}
+    connection.close()
+    key = RateLimitKey.objects.declare("api", concurrency=9)
+    act(boss, KEYS, "override", key, apply="1", concurrency="3", until_0="2040-07-01", until_1="14:00:00")
+    key.refresh_from_db()
+    assert (key.override_until, key.override_concurrency) == (datetime(2040, 7, 1, 12, tzinfo=UTC), 3)
+    api.block("api", 60, by="bob")
+    api.block("api", 30, by="eve")
+    block = KeyChange.objects.get(verb="block")
+    assert datetime.fromisoformat(block.after["blocked_until"]) - block.at < timedelta(seconds=61)
+    assert "overridden until 2040-07-01 14:00:00" in read(boss, KEYS)
+    call_command("dispatcher_limits", "show")
+    connection.close()
 
 
 # Lists

@@ -157,6 +157,21 @@ def test_a_report_that_blocks_a_locked_key_is_in_its_history() -> None:
     assert change.after == {"blocked_until": until.isoformat()}
 
 
+def test_what_two_people_change_at_once_is_in_the_history_as_what_each_has_changed() -> None:
+    RateLimitKey.objects.declare("locked", concurrency=5)
+    with actors(2) as (ann, bob):
+        ann.open()
+        ann.do(partial(api.pause, "locked", by="ann"))
+        limiting = bob.begin(partial(api.limit, "locked", {"concurrency": 3}, by="bob"))
+        bob.wait_blocked(by=ann)
+        ann.commit()
+        limiting.result()
+    assert [*KeyChange.objects.order_by("id").values_list("actor", "before", "after")] == [
+        ("ann", {"is_paused": False}, {"is_paused": True}),
+        ("bob", {"concurrency": 5}, {"concurrency": 3}),
+    ]
+
+
 def test_eight_workers_drain_a_hot_key_by_ends_alone_while_others_lock_it_for_moments() -> None:
     RateLimitKey.objects.declare("hot", concurrency=8)
     declare_tenants(20)

@@ -1,6 +1,7 @@
 """Results: AsyncResult shows the end of calls that Celery's own code never came to."""
 
 from collections.abc import Callable, Iterator
+from time import sleep
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import AsyncResult, GroupResult
 from celery.utils import uuid
+from django.db import connection
 from django.utils import timezone
+from pytest_django import Settings
 
 from dispatcher import api, engine, tasks
 from dispatcher.celery import results
@@ -19,7 +22,7 @@ from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import claim, schedule
 from dispatcher.models import CallQueue, Queue, ResultCursor
 from tests.builders import SECOND, committed, held, key, ticket_of
-from tests.races.lockstep import eventually
+from tests.races.lockstep import at_once, eventually
 from tests.steps.conftest import app as ordinary_app
 from tests.steps.conftest import make_app
 
@@ -120,16 +123,13 @@ def test_nothing_is_stored_twice_and_nothing_is_left_out(monkeypatch: pytest.Mon
     assert results.report() == 0
 
 
-def test_many_are_stored_over_several_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "_BATCH", 2)
-    calls = [sent() for _ in range(5)]
-    api.cancel([call.id for call in calls])
-    assert results.report(budget=0) == 0
-    clock = iter(range(100))
-    monkeypatch.setattr(results, "monotonic", lambda: next(clock))
-    assert results.report(budget=2) == 2
-    monkeypatch.undo()
-    assert results.report() == 3
+def test_they_are_stored_without_use_tz_too(settings: Settings) -> None:
+    settings.USE_TZ = False
+    connection.close()
+    call = sent()
+    api.cancel([call.id])
+    assert results.report() == 1
+    connection.close()
 
 
 def test_a_backend_that_fails_harms_nothing_and_is_tried_again(
@@ -239,6 +239,37 @@ def test_the_error_callbacks_of_a_call_that_no_worker_ended_run(
     ((called_for, error),) = errors
     assert called_for == str(call.id)
     assert isinstance(error, TaskRevokedError)
+
+
+def test_what_waits_for_a_call_runs_once_where_two_processes_store_results(app: Celery) -> None:
+    errors: list[str] = []
+
+    @app.task(name="tests.slow_on_error", shared=False)
+    def on_error(request: Any, *_: object) -> None:
+        sleep(0.3)
+        errors.append(request.id)
+
+    def report() -> int:
+        app.set_current()
+        return results.report()
+
+    calls = [with_options(sent(), errbacks=[on_error.s()]) for _ in range(3)]
+    api.cancel([call.id for call in calls])
+    assert sorted(at_once(report, report)) == [0, 3]
+    assert errors == [str(call.id) for call in calls]
+
+
+def test_a_slow_backend_is_written_to_for_a_bounded_time_and_nothing_twice(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[str] = []
+    monkeypatch.setattr(app.tasks["tests.kept"].backend, "store_result", lambda call, *_, **__: stored.append(call))
+    clock = iter(range(100))
+    monkeypatch.setattr(results, "monotonic", lambda: next(clock))
+    calls = [sent() for _ in range(5)]
+    api.cancel([call.id for call in calls])
+    assert [results.report(budget=3) for _ in range(3)] == [2, 2, 1]
+    assert stored == [str(call.id) for call in calls]
 
 
 @every_end

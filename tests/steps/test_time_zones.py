@@ -12,7 +12,7 @@ from dispatcher.engine import ends
 from dispatcher.lifecycle import claim, control, retention, schedule
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.run import Returned
-from dispatcher.models import RateLimitKey, Start
+from dispatcher.models import CallQueue, RateLimitKey, Start
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import State
 from tests.builders import SECOND, admitted, committed, go, key, seen, started, ticket_of, waiting
@@ -97,6 +97,13 @@ def test_periods_are_stored_as_they_were_given() -> None:
     key("api", rate=(5, 86_400), throttle=(1, "PT1.5S"))
     api = RateLimitKey.objects.get()
     assert (api.rate_period, api.throttle_period) == (timedelta(days=1), SECOND * 1.5)
+
+
+def test_times_of_rows_have_a_zone_also_in_the_hour_that_comes_twice() -> None:
+    call, at = waiting(), SUMMER_ENDS + HOUR / 2
+    for each in (at - HOUR, at):
+        CallQueue.objects.filter(id=call.id).update(scheduled_at=each)
+        assert seen(call).scheduled_at - each == timedelta(0)
 
 
 def test_a_call_runs_and_its_times_are_those_of_the_database() -> None:

@@ -3,9 +3,11 @@
 import signal
 from collections.abc import Iterator
 from math import inf
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
+from celery.worker import state
 
 from dispatcher.worker import loop
 from dispatcher.worker.keeper import Keeper
@@ -66,3 +68,17 @@ def test_a_call_that_no_loop_has_is_not_terminated_when_it_runs_later(keeper: Ke
     place.run(RUNS)
     keeper.look()
     assert interrupted == []
+
+
+def test_a_loop_that_makes_a_trip_does_not_leave_for_messages(keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper.pool = Mock(size=2, is_solo=False)
+    monkeypatch.setattr(state, "reserved_requests", {1, 2})
+    assert keeper.alternates
+    place = keeper.shared.place(0)
+    place.begin_trip()
+    assert not keeper.alternates, "it may bring calls"
+    place.hold([(CALL, TICKET)])
+    place.end_trip()
+    assert not keeper.alternates
+    place.hold([])
+    assert keeper.alternates

@@ -33,6 +33,6 @@ WITH wanted AS MATERIALIZED (
      UNION ALL
     SELECT note.at, held.id FROM held CROSS JOIN unnest(ARRAY[held.now, held.blocked_until]) AS note (at)
 )
-SELECT blocked.id, blocked.name, blocked.blocked_until, false AS is_coming FROM blocked
+SELECT blocked.id, blocked.name, blocked.blocked_until FROM blocked
  UNION ALL
-SELECT held.id, held.name, held.blocked_until, true FROM held
+SELECT held.id, held.name, held.blocked_until FROM held
