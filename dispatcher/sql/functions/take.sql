@@ -160,7 +160,7 @@ BEGIN
             OR NOT EXISTS (SELECT FROM dispatcher_note AS earlier
                             WHERE earlier.key_id = note.key_id AND earlier.at <= note.at
                               -- Older ones are left to ticks.
-                              AND earlier.at > COALESCE(v_now - p_tuning.notes, '-infinity')));
+                              AND earlier.at > COALESCE(p_tuning.notes, '-infinity')));
     -- What opens with time is a tick's where calls are dispatched.
     again_at := LEAST(again_at,
                       CASE WHEN p_becomes = 'active' THEN (SELECT min(note.at) FROM unnest(v_chosen.notes) AS note) END,
