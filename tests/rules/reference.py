@@ -1271,7 +1271,8 @@ def _leave(
             opens = opens_at(state, key, 1, found.keys, trip)
             if opens is not None:
                 chosen.notes.add(Note(opens, None, key.id))
-    earlier = [*state.notes]
+    since = -inf if trip.tuning.notes is None else trip.tuning.notes
+    earlier = [each for each in state.notes if each.at > since]
     state.notes += [
         note for note in chosen.notes if not any(each.key == note.key and each.at <= note.at for each in earlier)
     ]
