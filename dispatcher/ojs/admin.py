@@ -8,10 +8,11 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from dispatcher.admin.base import MANY, BoundedAdmin, ReadOnlyAdmin
-from dispatcher.errors import CallInvalid
+from dispatcher.errors import CallInvalid, FieldInvalid
 from dispatcher.messages.tickets import uuid_of
+from dispatcher.ojs import cron
 from dispatcher.ojs.auth import check_scopes
-from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
+from dispatcher.ojs.models import ApiToken, Cron, EventLogEntry, PullWorker
 
 KINDS: Final = (
     "backpressure.cleared",
@@ -60,6 +61,51 @@ class PullWorkerAdmin(BoundedAdmin):
     def _set_directive(self, request: HttpRequest, workers: QuerySet[PullWorker], directive: str) -> None:
         count = workers.update(directive=directive)
         self.message_user(request, f"{count} workers get this directive with their next heartbeat: {directive}.")
+
+
+class CronForm(forms.ModelForm):  # type: ignore[type-arg]
+    """The editable fields of a cron."""
+
+    overlap = forms.ChoiceField(
+        choices=[
+            ("skip", "skip this time"),
+            ("allow", "send it, too"),
+            ("cancel_previous", "cancel the previous call"),
+            ("enqueue", "send it, to wait for the previous one"),
+        ],
+        help_text="While its previous call has not ended.",
+    )
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse what the HTTP API refuses."""
+        cleaned = super().clean() or {}
+        given = {name: cleaned[name] for name in ("expression", "timezone", "overlap") if name in cleaned}
+        try:
+            cron.check_cron(Cron(name=self.instance.name, job=self.instance.job, **given))
+        except FieldInvalid as error:
+            self.add_error(error.field if error.field in self.fields else None, str(error))
+        return cleaned
+
+
+@admin.register(Cron)
+class CronAdmin(BoundedAdmin):
+    """Crons, created over HTTP with the job that they send: people see when they run, and change that."""
+
+    form = CronForm
+    fields = ("name", "expression", "timezone", "overlap", "is_enabled", "next_run_at", "last_run_at", "job")
+    list_display = ("name", "expression", "timezone", "is_enabled", "next_run_at", "last_run_at", "runs")
+    list_filter = ("is_enabled",)
+    search_fields = ("name",)
+    ordering = ("name",)
+    readonly_fields = ("name", "next_run_at", "last_run_at", "job")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Refuse: the HTTP API checks the job."""
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Cron, form: Any, change: Any) -> None:
+        """Save it with its next run."""
+        cron.register_cron(obj)
 
 
 class TokenForm(forms.ModelForm):  # type: ignore[type-arg]

@@ -96,11 +96,17 @@ def _next_run(cron: Cron, after: datetime) -> datetime | None:
     return None
 
 
-def register_cron(cron: Cron) -> bool:
-    """Create or change a cron; return whether it is new. Raises CallInvalid or PolicyInvalid naming the field."""
+def check_cron(cron: Cron) -> None:
+    """Raise CallInvalid or PolicyInvalid, naming the field, if a cron can send no call."""
+    _parse(cron.expression)
     if cron.timezone not in available_timezones() or ("/" not in cron.timezone and cron.timezone != "UTC"):
         raise CallInvalid("timezone", f"{cron.timezone!r} must be an IANA time zone, such as Europe/Berlin.")
     compose.check(_call(cron))
+
+
+def register_cron(cron: Cron) -> bool:
+    """Create or change a cron; return whether it is new. Raises CallInvalid or PolicyInvalid naming the field."""
+    check_cron(cron)
     names = ("expression", "timezone", "overlap", "is_enabled", "job")
     values = {**{name: getattr(cron, name) for name in names}, "next_run_at": _next_run(cron, sql.now())}
     _, is_new = Cron.objects.update_or_create(name=cron.name, defaults=values)

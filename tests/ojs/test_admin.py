@@ -19,7 +19,8 @@ from dispatcher.ojs import fetch, pull_workers
 from dispatcher.ojs.admin import KINDS
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.fetch import FetchRequest
-from dispatcher.ojs.models import ApiToken, EventLogEntry, PullWorker
+from dispatcher.ojs.cron import register_cron
+from dispatcher.ojs.models import ApiToken, Cron, EventLogEntry, PullWorker
 from tests.edges.pages import act, assert_bounded, post, read, url_of, url_of_row
 
 APP = "dispatcher_ojs"
@@ -145,6 +146,28 @@ def test_a_user_who_may_only_view_sets_no_directive(clerk: Callable[[str], Clien
     act(client, url_of("pullworker", app=APP), "terminate", PullWorker.objects.get())
     assert pull_workers.heartbeat("one", []).directive == "running"
     assert client.get(url_of("apitoken", app=APP)).status_code == 403
+
+
+def test_a_cron_is_seen_with_its_next_run_which_a_change_moves(boss: Client) -> None:
+    register_cron(
+        Cron(name="report", expression="@daily", timezone="Europe/Berlin", job={"type": "shop.report", "args": []})
+    )
+    cron = Cron.objects.get()
+    assert "report" in read(boss, url_of("cron", app=APP))
+    assert "shop.report" in read(boss, cron)
+    wanted = {"expression": "5 * * * *", "timezone": "UTC", "overlap": "allow", "is_enabled": "on"}
+    for field, wrong in (("expression", "5 *"), ("timezone", "Berlin"), ("overlap", "never")):
+        answer = boss.post(url_of_row(cron), wanted | {field: wrong})
+        assert field in answer.context["adminform"].form.errors
+    post(boss, cron, **wanted)
+    changed = Cron.objects.get()
+    assert (changed.expression, changed.overlap, changed.job) == ("5 * * * *", "allow", cron.job)
+    assert changed.next_run_at is not None
+    assert changed.next_run_at.minute == 5
+    del wanted["is_enabled"]
+    post(boss, cron, **wanted)
+    assert Cron.objects.get().next_run_at is None
+    assert boss.get(url_of("cron", "add", app=APP)).status_code == 403
 
 
 def test_a_token_is_switched_off_and_neither_made_nor_shown(boss: Client) -> None:
