@@ -1,6 +1,6 @@
 """The HTTP API in the admin: workers that fetch, tokens, and the event log."""
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from django import forms
 from django.contrib import admin
@@ -75,6 +75,12 @@ class CronForm(forms.ModelForm):  # type: ignore[type-arg]
         ],
         help_text="While its previous call has not ended.",
     )
+
+    class Meta:
+        help_texts: ClassVar = {
+            "expression": "Five fields, as in crontab, or a word such as @daily.",
+            "timezone": "Of the expression, such as Europe/Berlin.",
+        }
 
     def clean(self) -> dict[str, Any]:
         """Refuse what the HTTP API refuses."""

@@ -18,8 +18,8 @@ from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs import fetch, pull_workers
 from dispatcher.ojs.admin import KINDS
 from dispatcher.ojs.auth import make_token
-from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.cron import register_cron
+from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.models import ApiToken, Cron, EventLogEntry, PullWorker
 from tests.edges.pages import act, assert_bounded, post, read, url_of, url_of_row
 
