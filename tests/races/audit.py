@@ -45,6 +45,7 @@ class _Rows:
         self.now = now
         self.calls = _read(CallQueue, *_CALL)
         self.keys = {key.id: key for key in RateLimitKey.objects.all()}
+        self.ids = {key.name: key.id for key in self.keys.values()}
         self.lanes = {lane.id: lane for lane in _read(Lane, "id", "queue", "key_ids")}
         is_kept = models.Q(kept_until__isnull=False)  # until "infinity", maybe, which is no datetime
         self.sites = list(
@@ -55,7 +56,8 @@ class _Rows:
 
     def spent_by(self, lane: Any) -> list[RateLimitKey]:
         """Return the keys that calls of a lane spend: the queue's own included."""
-        return [key for key in self.keys.values() if key.id in lane.key_ids or key.name == f"queue:{lane.queue}"]
+        ids = {*lane.key_ids, self.ids.get(f"queue:{lane.queue}")}
+        return [key for number in ids if (key := self.keys.get(number)) is not None]
 
     def members(self, group: RateLimitKey) -> list[RateLimitKey]:
         """Return the keys of a group."""
