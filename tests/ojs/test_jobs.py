@@ -344,7 +344,7 @@ def test_a_batch_can_t_hold_two_of_which_there_may_be_one(api: Api) -> None:
     assert not CallQueue.objects.exists()
 
 
-@pytest.mark.parametrize("key", [["user"], ["args"], ["type", "args"]])
+@pytest.mark.parametrize("key", [["user"], ["args"], ["type", "args"], ["type", "queue", "args"]])
 def test_a_unique_key_names_fields_of_the_arguments_or_of_the_job(api: Api, key: list[str]) -> None:
     for user in (42, 43):
         options = {"unique": {"key": key, "period_ms": 60_000, "on_conflict": "replace"}}
