@@ -353,6 +353,15 @@ def test_a_unique_key_names_fields_of_the_arguments_or_of_the_job(api: Api, key:
     api.post("/jobs", {"type": "mail.send", "args": [{"user": 43}], "unique": {"key": key}}, status=409)
 
 
+def test_a_unique_policy_may_say_that_it_names_no_fields_of_the_metadata(api: Api) -> None:
+    """As the example of the spec does (ojs-unique-jobs, section 2)."""
+    policy = {"keys": ["type", "queue", "args"], "args_keys": ["user_id"], "meta_keys": [], "period": "PT1H"}
+    states = ["available", "active", "scheduled", "retryable", "pending"]
+    job = {"args": [{"user_id": 42}], "options": {"unique": {**policy, "states": states, "on_conflict": "reject"}}}
+    api.push(**job)
+    api.post("/jobs", {"type": "mail.send", **job}, status=409)
+
+
 def test_a_unique_key_holds_for_its_states_and_period_only(api: Api) -> None:
     api.push(args=[1], options=unique(period="PT1H"))
     date_back(timedelta(hours=2))
