@@ -61,7 +61,7 @@ class UniqueIn(StrictBody):
 
     keys: Annotated[list[Literal["type", "queue", "args", "meta"]], Field(min_length=1)] | None = None
     args_keys: Annotated[list[str], Field(min_length=1)] | None = None
-    meta_keys: Annotated[list[str], Field(min_length=1)] | None = None
+    meta_keys: list[str] | None = None
     period: fields.Duration | None = None
     period_ms: fields.Span | None = None
     states: Annotated[list[fields.StateName], Field(min_length=1)] | None = None

@@ -344,13 +344,22 @@ def test_a_batch_can_t_hold_two_of_which_there_may_be_one(api: Api) -> None:
     assert not CallQueue.objects.exists()
 
 
-@pytest.mark.parametrize("key", [["user"], ["args"], ["type", "args"]])
+@pytest.mark.parametrize("key", [["user"], ["args"], ["type", "args"], ["type", "queue", "args"]])
 def test_a_unique_key_names_fields_of_the_arguments_or_of_the_job(api: Api, key: list[str]) -> None:
     for user in (42, 43):
         options = {"unique": {"key": key, "period_ms": 60_000, "on_conflict": "replace"}}
         api.push(args=[{"user": user}], options=options)
     assert list(CallQueue.objects.values_list("state", flat=True)) == ["available"] * 2
     api.post("/jobs", {"type": "mail.send", "args": [{"user": 43}], "unique": {"key": key}}, status=409)
+
+
+def test_a_unique_policy_may_say_that_it_names_no_fields_of_the_metadata(api: Api) -> None:
+    """As the example of the spec does (ojs-unique-jobs, section 2)."""
+    policy = {"keys": ["type", "queue", "args"], "args_keys": ["user_id"], "meta_keys": [], "period": "PT1H"}
+    states = ["available", "active", "scheduled", "retryable", "pending"]
+    job = {"args": [{"user_id": 42}], "options": {"unique": {**policy, "states": states, "on_conflict": "reject"}}}
+    api.push(**job)
+    api.post("/jobs", {"type": "mail.send", **job}, status=409)
 
 
 def test_a_unique_key_holds_for_its_states_and_period_only(api: Api) -> None:

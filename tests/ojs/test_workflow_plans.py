@@ -52,6 +52,7 @@ def refused(api: Api, plan: dict[str, Any]) -> dict[str, Any]:
         (graph(step("a"), step("a")), "$.steps[0].id"),
         (graph(JOB), "$.steps[0].id"),
         (graph(step("a", "b")), "$.steps[0].depends_on"),
+        (graph(step("a", options={"callback_type": ["on_end"]})), "$.steps[0].options.callback_type"),
         (graph(step("a", "b"), step("b", "a")), "$.steps"),
         (graph(step("a", type="A")), "$.steps[0].type"),
         (graph(step("a", options=7), options={"priority": 1}), "$.steps[0].options"),

@@ -355,6 +355,27 @@ def step(name: str, *before: str, **options: Any) -> dict[str, Any]:
     return {"id": name, "depends_on": [*before], **job(f"do.{name}", **options)}
 
 
+@pytest.mark.parametrize(("failing", "callback", "state"), [((), "yes", "completed"), (("do.b",), "no", "failed")])
+def test_a_graph_calls_back_once_when_its_steps_have_ended(failing: tuple[str, ...], callback: str, state: str) -> None:
+    """As the Python SDK writes a batch: its callbacks are steps that name what they are in `callback_type`."""
+    calls = {"end": "on_complete", "yes": "on_success", "no": "on_failure"}
+    callbacks = [step(name, "a", "b", callback_type=role) for name, role in calls.items()]
+    number = make(name="batch", steps=[step("a"), step("b"), *callbacks])
+    done = work(*failing)
+    assert sorted(each["type"] for each in done) == sorted(["do.a", "do.b", "do.end", f"do.{callback}"])
+    (end,) = (each for each in done if each["type"] == "do.end")
+    assert end["parent_results"] == {name: {"of": f"do.{name}"} for name in "ab" if f"do.{name}" not in failing}
+    assert stands(number)["state"] == state
+
+
+def test_a_graph_fails_with_its_callback() -> None:
+    number = make(
+        steps=[step("a"), step("end", "a", callback_type="on_complete"), step("no", "a", callback_type="on_failure")]
+    )
+    assert [each["type"] for each in work("do.end")] == ["do.a", "do.end"]
+    assert (stands(number)["state"], stands(number)["failed_step_index"]) == ("failed", 1)
+
+
 def test_steps_start_when_those_before_them_are_completed_and_get_their_results() -> None:
     steps = [step("last", "left", "right"), step("left", "first"), step("right", "first", queue="else"), step("first")]
     number = make(name="diamond", steps=steps)

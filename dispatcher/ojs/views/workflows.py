@@ -23,7 +23,16 @@ from dispatcher.ojs.requests import JobIn, WorkflowIn
 from dispatcher.ojs.responses import Answer, Routes, replies
 from dispatcher.ojs.wire import ANSWER_BYTES, Problem, conflict, fitting, parse_id, the_one, without_nulls
 from dispatcher.ojs.workflow.advance import ADVANCE, EVERY, cancel_workflow, parts_of, start_workflow, try_advance
-from dispatcher.ojs.workflow.plan import GRAPH, STEP, is_workflow, job_of_step, parts_field, parts_in
+from dispatcher.ojs.workflow.plan import (
+    CALLBACKS,
+    GRAPH,
+    STEP,
+    callback_of,
+    is_workflow,
+    job_of_step,
+    parts_field,
+    parts_in,
+)
 from dispatcher.states import State
 
 router = Routes(tags=["workflows"])
@@ -107,6 +116,8 @@ def _faults_of_graph(steps: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, 
         if not isinstance(before, list) or not all(isinstance(each, str) and each in names for each in before):
             is_sound = False
             yield f"{path}.depends_on", "must be a list of the ids of other steps."
+        if callback_of(step) not in (None, *CALLBACKS):
+            yield f"{path}.options.callback_type", "must be on_complete, on_success or on_failure."
         if is_workflow(step):
             yield f"{path}.type", f"is a {step['type']}; a step that depends on others is a job."
     if is_sound:

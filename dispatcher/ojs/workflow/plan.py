@@ -14,6 +14,7 @@ from dispatcher.ojs.requests import JobIn
 
 STEP: Final = "step"
 GRAPH: Final = "graph"
+CALLBACKS: Final = ("on_complete", "on_success", "on_failure")
 _OF_THE_GRAPH: Final = ("id", "depends_on")
 """The fields of a graph's step that are not fields of its job."""
 
@@ -70,24 +71,30 @@ def _follow_chain(workflow: Workflow, steps: Mapping[int, Part]) -> list[NextPar
 
 
 def _follow_graph(workflow: Workflow, steps: Mapping[int, Part]) -> list[NextPart] | End:
-    """Return the steps whose dependencies are completed; after a failure none, and the end when no step is open."""
-    failed = [place for place, part in steps.items() if part.outcome not in ("open", "completed")]
-    following = [] if failed else _ready(workflow, steps)
-    if following or any(part.outcome == "open" for part in steps.values()):
-        return following
-    if failed:
-        return End(state="failed", failed_part=failed[0])
-    return End(state="completed") if len(steps) == len(workflow.plan) else []
-
-
-def _ready(workflow: Workflow, steps: Mapping[int, Part]) -> list[NextPart]:
+    """Return the steps whose dependencies are completed; after a failure none. Then its callbacks, and then the end."""
+    callbacks = {place: role for place, plan in enumerate(workflow.plan) if (role := callback_of(plan))}
     completed = {workflow.plan[at]["id"]: part.result for at, part in steps.items() if part.outcome == "completed"}
-    ready = []
-    for place, plan in enumerate(workflow.plan):
-        if place not in steps and all(name in completed for name in plan["depends_on"]):
-            before = {name: completed[name] for name in plan["depends_on"]}
-            ready.append(_step(workflow, place, job_of_step(plan), {**workflow.results, **before}))
-    return ready
+    failed = [place for place, part in steps.items() if part.outcome not in ("open", "completed")]
+    is_open = any(part.outcome == "open" for part in steps.values())
+    waiting = {*range(len(workflow.plan))} - steps.keys() - callbacks.keys()
+    following = [at for at in sorted(waiting) if not failed and completed.keys() >= {*workflow.plan[at]["depends_on"]}]
+    if not following and not is_open:
+        called = _called_after(has_failed=any(place not in callbacks for place in failed))
+        following = [place for place, role in callbacks.items() if role in called and place not in steps]
+    if not following and not is_open:
+        return End(state="failed", failed_part=failed[0]) if failed else End(state="completed")
+    return [_step_of_graph(workflow, place, completed) for place in following]
+
+
+def _step_of_graph(workflow: Workflow, place: int, completed: Mapping[str, Any]) -> NextPart:
+    plan = workflow.plan[place]
+    before = {name: completed[name] for name in plan["depends_on"] if name in completed}
+    return _step(workflow, place, job_of_step(plan), {**workflow.results, **before})
+
+
+def _called_after(*, has_failed: bool) -> tuple[str, ...]:
+    """Return the callbacks that start when all parts have ended."""
+    return ("on_complete", "on_failure" if has_failed else "on_success")
 
 
 def _follow_group(workflow: Workflow, steps: Mapping[int, Part], called: Mapping[str, Part]) -> list[NextPart] | End:
@@ -95,7 +102,7 @@ def _follow_group(workflow: Workflow, steps: Mapping[int, Part], called: Mapping
     has_failed = any(part.outcome != "completed" for part in steps.values())
     if workflow.kind == "group":
         return End(state="failed" if has_failed else "completed")
-    wanted = ["on_complete", "on_failure" if has_failed else "on_success"]
+    wanted = _called_after(has_failed=has_failed)
     calling = {role: workflow.callbacks[role] for role in wanted if role in workflow.callbacks}
     results = {str(place): part.result for place, part in steps.items()}
     if missing := [role for role in calling if role not in called]:
@@ -124,6 +131,12 @@ def parts_field(plan: Mapping[str, Any]) -> str:
 def is_workflow(part: Mapping[str, Any]) -> bool:
     """Return whether a part is a workflow, not a job."""
     return part.get("type") in ("chain", "group", "batch") and ("steps" in part or "jobs" in part)
+
+
+def callback_of(step: Mapping[str, Any]) -> Any:
+    """Return which callback a step of a graph is, as the Python SDK writes the batches of the spec; None: none."""
+    options = step.get("options")
+    return options.get("callback_type") if isinstance(options, dict) else None
 
 
 def job_of_step(step: Mapping[str, Any]) -> dict[str, Any]:
