@@ -321,7 +321,7 @@ def test_times_without_a_zone_are_celerys() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"expires": -1}, {"expires": AT - timedelta(days=1)}, {"eta": AT, "expires": AT}, {"expires": 0}],
-    ids=str,
+    ids=["a second ago", "a day ago", "at its eta", "at once"],
 )
 def test_what_has_expired_is_discarded_as_by_celery(options: dict[str, Any]) -> None:
     send.apply_async(["a"], **options)
