@@ -768,8 +768,8 @@ def _limited(state: State, trip: Trip, queues: list[str]) -> list[int]:
     rooms = [room(state, key, trip.worker, trip.now, trip.tuning) for key in state.keys.values()]
     held = {slot.key for slot in state.slots if trip.worker is not None and slot.worker == trip.worker}
     reached = {key.id for key in rooms if key.id in held and key.own <= 0}
-    lanes = [lane for queue in queues for lane in state.front(LIMITED, queue)[:50]]
-    return [lane.id for lane in lanes if not reached & {*lane.key_ids}][: trip.room]
+    lanes = [lane for queue in queues for lane in state.front(LIMITED, queue)[:50] if not reached & {*lane.key_ids}]
+    return [lane.id for lane in sorted(lanes, key=lambda lane: (-lane.priority, lane.served_at, lane.id))][: trip.room]
 
 
 def _count(state: State, trip: Trip, found: Found, ids: set[int]) -> None:
