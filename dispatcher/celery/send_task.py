@@ -72,6 +72,7 @@ def hook() -> None:
                     return app.AsyncResult(given["task_id"])
                 if keys is not None:
                     return sending.send()
+        options.pop("outside", None)  # a message is outside of transactions as it is
         return celerys(app, *by_place, **options)
 
     setattr(send_task, HOOKED, (send_task, celerys))
