@@ -57,7 +57,12 @@ class Ending:
     @property
     def is_plain(self) -> bool:
         """Whether a trip records it, together with others: it neither stops keys nor changes the call."""
-        return self.state is not State.AVAILABLE and self.changes is None
+        return not self.is_stop and self.changes is None
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether its provider said stop, which blocks keys."""
+        return self.state is State.AVAILABLE and self.changes is None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,9 +122,7 @@ class Loop:
 
     def finish(self) -> None:
         """Record what is left, as the last loop of its process."""
-        for run in self._take_waiting():
-            run.end = Refused.MISSED
-            self.trips.ends.add(run)
+        self._put_back()
         waiter = Waiter(place=self.place, room=0)
         self.trips.finish(waiter)
         self._run_all(waiter)
@@ -161,6 +159,8 @@ class Loop:
             self.place.run(None)
             _Process.done += 1
             self.trips.ends.add(run)
+            if isinstance(run.end, Ending) and run.end.is_stop:
+                self._put_back()
 
     def _report(self, reports: Sequence[Callable[[], object]]) -> None:
         """Call the receivers of ends, which may take long, by the connection of tasks."""
@@ -184,6 +184,12 @@ class Loop:
         with self._lock:
             waiting, self._waiting = self._waiting, []
             return waiting
+
+    def _put_back(self) -> None:
+        """Have the next trip put back what waits in the batch."""
+        for run in self._take_waiting():
+            run.end = Refused.MISSED
+            self.trips.ends.add(run)
 
     def _run(self, run: Run) -> call.End:
         options = self.options

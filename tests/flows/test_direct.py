@@ -356,6 +356,21 @@ def test_a_pool_that_scales_itself_is_used_as_far_as_it_goes(processes: Processe
     assert CallQueue.objects.get(id=long.id).state == State.ACTIVE
 
 
+def test_a_provider_that_says_stop_stops_what_its_process_has_taken_ahead(processes: Processes, tmp_path: Path) -> None:
+    start(processes, "-c", "1", env=ALONE)
+    RateLimitKey.objects.declare("wide", concurrency=100)
+    for call in [send(sample_tasks.echo, "short", keys=["wide"]) for _ in range(40)]:
+        ended(call)
+    api.pause("wide")
+    first = send(sample_tasks.be_rate_limited, str(tmp_path / "stopped"), keys=["wide"])
+    behind = [send(sample_tasks.echo, "behind", keys=["wide"]) for _ in range(12)]
+    began = datetime.now(UTC)
+    api.resume("wide")
+    assert ended(first).result == "done"
+    assert {ended(call).attempt for call in behind} == {1}
+    assert min(processes.last_noted(call.id, "run") for call in behind) >= began + timedelta(seconds=1)
+
+
 def test_a_worker_that_loses_a_process_frees_its_room(processes: Processes, worker: Worker) -> None:
     call = send(sample_tasks.die, 1)
     assert (ended(call).attempt, ended(call).result) == (2, "alive")

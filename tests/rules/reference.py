@@ -939,8 +939,25 @@ class _Choice:
                 seat = self.seats.get(id)
                 turn = seat.turn if seat else None
                 self.chosen.moves[id] = Move(READY) if turn is None else Move(move.place, turn, self.now, is_turn=True)
+        self._park()
         self._line_up()
         return self.chosen
+
+    def _park(self) -> None:
+        """Park lanes that wait for a key without room, where the process has no room to look at their calls."""
+        for key in sorted(self.keys.values(), key=lambda key: key.id) if self.chosen.left == 0 else []:
+            for id, taker in self.found.lanes.items():
+                lane = self.state.lanes[id]
+                waits = taker == "mine" and lane.on_limit == "wait" and self._rest(lane)
+                if (
+                    key.room <= 0
+                    and waits
+                    and key.id in all_keys(self.state, lane)
+                    and id not in self.done | {*self.seats}
+                ):
+                    self.done.add(id)
+                    self.chosen.moves[id] = Move(key.id)
+                    self.chosen.open.add(key.id)
 
     def _lanes(self) -> list[Lane]:
         """Return the lanes of which a call may start still."""

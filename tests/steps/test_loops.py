@@ -14,7 +14,8 @@ from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
 from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.claim import Refused
-from dispatcher.models import CallQueue, Start
+from dispatcher.lifecycle.take import Taker, take
+from dispatcher.models import CallQueue, LaneSite, Start
 from dispatcher.models import Process as Mark
 from dispatcher.request import Changes
 from dispatcher.states import State
@@ -99,6 +100,19 @@ def test_a_call_that_could_not_begin_in_time_goes_back_and_spends_no_attempt() -
         worker.end("begun")
         eventually(lambda: seen(call).state == State.COMPLETED)
     assert (seen(call).result, seen(call).attempt) == ("begun", 1)
+
+
+def test_a_trip_that_fills_a_key_parks_its_lane_and_leaves_nothing_that_others_would_look_at_in_vain() -> None:
+    full = key("api", concurrency=1)
+    for _ in range(2):
+        CallQueue.objects.send("noop", queue="mail", keys=["api"])
+    taken = take(Taker(worker=HERE.id, queues=["mail"]), room=1)
+    assert (len(taken.starts), taken.has_more, taken.is_full) == (1, False, True)
+    assert LaneSite.objects.get().place == full.id
+    assert (
+        len(take(Taker(worker=HERE.id, queues=["mail"]), [taken.starts[0].ended(ending.completed(1))], room=1).starts)
+        == 1
+    )
 
 
 @pytest.mark.parametrize(("concurrency", "ahead"), [(16, False), (17, True)])

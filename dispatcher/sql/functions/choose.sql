@@ -344,6 +344,29 @@ BEGIN
                          END;
     END IF;
   END LOOP;
+  -- A lane that waits for a key without room is parked, though the process has no room to look at its calls: others
+  -- would look at it in vain.
+  IF v_left = 0 THEN
+    FOR i IN 1 .. cardinality(v_ids) LOOP
+      CONTINUE WHEN v_keys[i].room > 0;
+      FOR v_call IN
+        SELECT lane.id AS lane
+          FROM unnest(p_found.lanes) AS lane
+         WHERE v_ids[i] = ANY (lane.key_ids) AND lane.taker = 'mine' AND lane.on_limit = 'wait'
+           AND lane.id <> ALL (v_done) AND array_position(v_seated, lane.id) IS NULL
+           AND (SELECT call.id
+                  FROM dispatcher_callqueue AS call
+                 WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                   AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
+                 ORDER BY call.position
+                 LIMIT 1) IS NOT NULL
+      LOOP
+        v_done := v_done || v_call.lane;
+        v_moves := v_moves || (v_call.lane, v_ids[i], NULL, NULL, NULL, false)::@move;
+        v_open := v_open || v_ids[i];
+      END LOOP;
+    END LOOP;
+  END IF;
   IF v_seats IS NOT NULL THEN
     SELECT lined.moves, lined.opened, lined.paid INTO v_moves, v_open, v_lines
       FROM @line_up(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
