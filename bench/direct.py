@@ -7,6 +7,7 @@ from statistics import median
 from bench import running
 from bench.bare import Bare
 from bench.figures import Bench, Bound, Figure, in_turns
+from bench.tasks import wait
 from dispatcher.models import RateLimitKey
 from project.processes import Stack
 
@@ -114,6 +115,10 @@ def _costs(bench: Bench) -> Iterator[Figure]:
     yield absolute(f"transactions a call, whole system, {drained}", spent.transactions, "commits", bound=2)
     yield absolute(f"CPU of PostgreSQL a call, {drained}", spent.cpu_ms, "ms", bound=0.2)
     calls = bench.effort.calls(ONE_BY_ONE)
+    spent = running.cost(partial(running.drain, [["single"]], calls, task=wait), calls)
+    yield absolute(
+        "transactions a call, runs of 5 ms that fill their key, whole system", spent.transactions, "commits", bound=2.5
+    )
     spent = running.cost(partial(running.drain, [["throttle"]], calls), calls)
     throttled = f"a call under a throttle of {THROTTLE} a second, whole system"
     yield absolute(f"trips of {throttled}", spent.transactions, "commits", bound=3)
