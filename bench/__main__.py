@@ -15,14 +15,14 @@ from importlib import import_module
 import django
 from django.core.management import call_command
 from django.db import connections
-from rich.console import Console
 
 from bench import database, table
 from bench.figures import FULL, QUICK, Bench, Effort, Group
 from bench.report import Report
 from bench.third_party import witness
 from project.run_dirs import RUN
-from project.services import Services, embedded
+from project.screen import console
+from project.services import Services, embedded, own_database
 
 RESULT = RUN / "bench.json"
 TABLE = ("direct", "processes", "idle", "broker")
@@ -55,11 +55,10 @@ def main() -> int:
     asked = parser.parse_args()
     if unknown := sorted(set(asked.names) - set(GROUPS)):
         parser.error(f"{unknown[0]!r} is not one of {', '.join(GROUPS)}")
-    console = Console(width=None if sys.stdout.isatty() else 160)
     effort = QUICK if asked.quick else FULL
     with embedded(name="bench") as services, _ready(services, effort) as ready:
         bench = replace(ready, only=asked.only, waiting=asked.waiting, shows_functions=asked.functions)
-        report = Report(console, RESULT)
+        report = Report(console(160), RESULT)
         for name in asked.names or TABLE:
             _measure(name, report, bench)
         if asked.write:
@@ -82,7 +81,7 @@ def _ready(services: Services, effort: Effort) -> Iterator[Bench]:
         "BENCH_LIMIT": str(effort.limit),
         "BENCH_RUNS": str(services.run_dir / "runs"),
     }
-    with database.database(services) as address, witness() as third_party:
+    with own_database(services.database_url, "bench") as address, witness() as third_party:
         os.environ["DATABASE_URL"] = address
         django.setup()
         call_command("migrate", verbosity=0)

@@ -4,7 +4,6 @@ Each worker has a queue of its own at the broker of the run, and no result backe
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from celery import Celery
 
 from bench.figures import wait_for
 from bench.tasks import count_runs, forget_runs, runs
-from project.processes import Stack, logged
+from project.processes import Stack
 
 app = Celery(
     "bare", broker=os.environ.get("CELERY_BROKER_URL"), include=["bench.tasks"], fixups=[], set_as_current=False
@@ -30,9 +29,10 @@ class Bare:
     def __init__(self, stack: Stack, *, prefetch: int = 4, concurrency: int = 2) -> None:
         """Start it. prefetch: messages that it holds for each process; 4 is Celery's default."""
         self._queue = f"bare.{prefetch}.{concurrency}"
-        command = [sys.executable, "-m", "celery", "-A", "bench.bare:app", "worker", "-n", f"{self._queue}@%h"]
-        options = ["-Q", self._queue, "-c", str(concurrency), "--prefetch-multiplier", str(prefetch), "-l", "INFO"]
-        stack.start(self._queue, [*command, *options], ready=logged(r" ready\.$"))
+        stack.start_worker(
+            self._queue, "--prefetch-multiplier", str(prefetch), app="bench.bare:app", queues=[self._queue],
+            concurrency=concurrency
+        )  # fmt: skip
 
     def send(self, task: str = "nothing") -> None:
         """Publish one task."""

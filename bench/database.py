@@ -1,28 +1,10 @@
-"""The database of the benchmarks: one of their own on the server at hand, dropped at the end."""
+"""What the benchmarks ask the database, past Django."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
-from psycopg import sql
-
-from project.services import Services, create_database
-
-
-@contextmanager
-def database(services: Services) -> Iterator[str]:
-    """Make it, empty, beside the one that is given; yield its address."""
-    name = f"{urlsplit(services.database_url).path.removeprefix('/')}_bench"
-    create_database(services.database_url, name, replace=True)
-    try:
-        yield urlsplit(services.database_url)._replace(path=f"/{name}").geturl()
-    finally:
-        with psycopg.connect(services.database_url, autocommit=True) as connection:
-            drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-            connection.execute(drop.format(sql.Identifier(name)))
 
 
 def run(name: str, params: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:

@@ -19,7 +19,7 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN_DIR_MARK = "PROJECT_RUN_DIR"
-CELERY = (sys.executable, "-m", "celery", "-A", "project")
+CELERY = (sys.executable, "-m", "celery", "-A")
 POLL = 0.05
 STOP_GRACE = 10.0
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
@@ -228,23 +228,26 @@ class Stack:
     def start_worker(
         self,
         name: str = "worker",
-        *,
+        *options: str,
+        app: str = "project",
+        node: str = "",
         queues: Sequence[str] = ("celery",),
         concurrency: int = 2,
         env: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start a Celery worker that runs the tasks of these queues."""
-        command = [*CELERY, "worker", "-n", f"{name}@%h", "-Q", ",".join(queues), "-c", str(concurrency)]
-        return self.start(name, [*command, "-l", "INFO"], ready=logged(r" ready\.$"), env=env)
+        """Start a Celery worker that runs the tasks of these queues. node: what it is called at the broker."""
+        known_as = ["-n", f"{node or name}@%h", "-Q", ",".join(queues), "-c", str(concurrency), "-l", "INFO"]
+        return self.start(name, [*CELERY, app, "worker", *known_as, *options], ready=logged(r" ready\.$"), env=env)
 
     def start_dispenser(self, name: str = "dispenser", *, env: Mapping[str, str] | None = None) -> Child:
         """Start the small worker that runs the dispatcher's own periodic tasks, and nothing else."""
-        command = [*CELERY, "worker", "-n", f"{name}@%h", "-Q", "dispatcher", "-P", "threads", "-c", "4"]
-        return self.start(name, [*command, "-l", "INFO"], ready=logged(r" ready\.$"), env=env)
+        return self.start_worker(name, "-P", "threads", queues=["dispatcher"], concurrency=4, env=env)
 
-    def start_beat(self, name: str = "beat", *, env: Mapping[str, str] | None = None) -> Child:
+    def start_beat(
+        self, name: str = "beat", *options: str, app: str = "project", env: Mapping[str, str] | None = None
+    ) -> Child:
         """Start Celery beat with the schedule that is kept in the database."""
-        command = [*CELERY, "beat", "-l", "INFO", "--pidfile="]
+        command = [*CELERY, app, "beat", "-l", "INFO", "--pidfile=", *options]
         return self.start(name, command, ready=logged(r"beat: Starting"), env=env)
 
     def start_web(self, port: int, *, threads: int = 4, env: Mapping[str, str] | None = None) -> Child:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, urlsplit
 
 import psutil
 import psycopg
@@ -158,12 +159,29 @@ def valkey(run_dir: Path) -> Iterator[Server]:
             server.child.stop()
 
 
+@contextmanager
+def own_database(server_url: str, suffix: str, *, keeps: bool = False) -> Iterator[str]:
+    """Have an empty database beside the one that is given; yield its address. It is dropped, unless `keeps`."""
+    given = urlsplit(server_url)
+    name = f"{given.path.removeprefix('/')}_{suffix}"
+    create_database(server_url, name, replace=True)
+    try:
+        yield given._replace(path=f"/{name}").geturl()
+    finally:
+        if not keeps:
+            with psycopg.connect(server_url, autocommit=True) as connection:
+                _drop(connection, name)
+
+
+def _drop(connection: psycopg.Connection[Any], name: str) -> None:
+    connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
 def create_database(server_url: str, name: str, *, replace: bool) -> None:
     """Create the database if it is missing; with `replace`, drop the one that is there."""
     with psycopg.connect(server_url, autocommit=True) as connection:
         if replace:
-            drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-            connection.execute(drop.format(sql.Identifier(name)))
+            _drop(connection, name)
         exists = connection.execute("SELECT FROM pg_database WHERE datname = %s", [name]).fetchone()
         if exists is None:
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 import django
 from django.core.management import call_command
-from rich.console import Console
 
 from bench.report import Report
 from bench.scale.sizes import SMALL, YARDSTICK, Size
 from bench.scale.systems import Databases, System, timed
 from project.run_dirs import RUN
+from project.screen import console
 from project.services import embedded
 
 if TYPE_CHECKING:
@@ -62,9 +62,8 @@ def main() -> int:
         parser.error(f"{unknown[0]!r} is not one of {', '.join(NAMES)}")
     effort = QUICK if asked.quick else FULL
     effort = replace(effort, seconds=asked.seconds or effort.seconds)
-    console = Console(width=None if sys.stdout.isatty() else 160)
     with embedded(name="scale") as services, _ready(services.database_url, effort) as databases:
-        report = Report(console, RESULT)
+        report = Report(console(160), RESULT)
         for name in asked.names or NAMES:
             _measure(name, asked.match, report, databases, effort)
     return 0 if report.is_ok else 1

@@ -19,7 +19,6 @@ from dispatcher.ojs.wire import UUID7, Problem, parse_time
 from dispatcher.validate import KEY_PATTERN, STORED_KEY_PATTERN
 
 _MILLISECONDS = 366 * 86_400_000
-_INTERVAL = r"^P(?!$)(\d{1,4}W)?(\d{1,3}D)?(T(?=\d)(\d{1,4}H)?(\d{1,5}M)?(\d{1,7}(\.\d{1,6})?S)?)?$"
 
 
 def _moment(value: str) -> str:

@@ -64,9 +64,9 @@ def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> 
     return sql.fetch("report_waiting", KeyCall, params)
 
 
-def calls_in_flight(name: str, *, after: UUID | None = None, most: int = 100) -> list[KeyCall]:
-    """Return the calls that hold slots of a key, in order of id, after the one where the last page ended."""
-    return sql.fetch("report_in_flight", KeyCall, {"name": name, "after": after, "most": most})
+def calls_in_flight(name: str, *, most: int = 100) -> list[KeyCall]:
+    """Return the first calls that hold slots of a key, in order of id."""
+    return sql.fetch("report_in_flight", KeyCall, {"name": name, "most": most})
 
 
 def costs(call: UUID) -> list[Cost]:

@@ -108,10 +108,9 @@ def unstarted_tasks(*, now: datetime | None = None) -> list[Unstarted]:
     return sql.fetch("report_unstarted", Unstarted, {"most": MANY, "now": now})
 
 
-def old_transactions(*, age: timedelta | None = None) -> list[OldTransaction]:
-    """Return up to 10 transactions that have been open for longer than this (a minute), the oldest first.
+def old_transactions() -> list[OldTransaction]:
+    """Return up to 10 transactions that have been open for longer than a minute, the oldest first.
 
     Those of other users are seen by roles that may read all statistics only (pg_read_all_stats).
     """
-    long = OLD_TRANSACTION if age is None else age
-    return sql.fetch("audit_old_transaction", OldTransaction, {"long": long, "most": _FEW})
+    return sql.fetch("audit_old_transaction", OldTransaction, {"long": OLD_TRANSACTION, "most": _FEW})

@@ -1,11 +1,10 @@
 """Run the demo from nothing to its verdict: `python -m project.demo`; exits 0 only if every promise held."""
 
-import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,9 +14,9 @@ import django
 from django.core.management import call_command
 from rich.console import Console
 
-from project.demo import screen
 from project.processes import Stack
 from project.run_dirs import RUN
+from project.screen import judged, write
 from project.services import embedded
 from project.witness.child import start_witness
 
@@ -27,26 +26,10 @@ PROCESSES = 16
 # In seconds: when the calls must have ended, and when the demo does in any case.
 DRAINED_BY = 90.0
 ENDED_BY = 120.0
-INTERRUPTED = 130
 
 
 class DeadlinePassed(Exception):
     """Raised when the demo did not end in time: something hangs, and the logs may say what."""
-
-
-def main() -> int:
-    """Run the demo, write its verdict to `.run/demo.json`, and return the exit code."""
-    console = screen.console()
-    RESULT.unlink(missing_ok=True)
-    try:
-        return run(console)
-    except KeyboardInterrupt:
-        console.print("Interrupted; everything is stopped.")
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - whatever it was, the verdict is that the demo failed
-        write({"ok": False, "faults": [f"{type(error).__name__}: {error}"]})
-        console.print(f"✗ The demo broke off: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
 
 
 def run(console: Console) -> int:
@@ -58,10 +41,10 @@ def run(console: Console) -> int:
         console.print(f"Migrating, starting witness, worker, beat and dispenser (logs: {logs}) ...")
         witness = start(stack)
         # Django can't be imported before it is set up, which needs the address of the database.
-        from project.demo import scenario  # noqa: PLC0415
+        from project.demo import scenario, screen  # noqa: PLC0415
 
         summary = scenario.run(console, stack, witness, began=began, deadline=began + DRAINED_BY)
-        write(summary.as_json())
+        write(RESULT, summary.as_json())
         screen.show_summary(console, summary)
         console.print(f"The same for tools: {relative(RESULT)}   Logs: {logs}", soft_wrap=True)
     return 0 if summary.is_ok else 1
@@ -78,11 +61,6 @@ def start(stack: Stack) -> str:
     stack.start_beat()
     stack.wait_ready()
     return witness
-
-
-def write(verdict: Mapping[str, object]) -> None:
-    """Write the verdict for tools."""
-    RESULT.write_text(json.dumps(verdict, indent=2) + "\n")
 
 
 def relative(path: Path) -> Path:
@@ -106,4 +84,4 @@ def deadline(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-sys.exit(main())
+sys.exit(judged("demo", run, RESULT))

@@ -6,21 +6,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from project.demo.summary import KeyVerdict, Summary
+from project.screen import mark, show_verdict, table
 
 if TYPE_CHECKING:
     # Its models need Django, which is set up later.
     from dispatcher.reports import KeyStatus
 
 LINE_EVERY = 3.0
-# Columns, without a known width: a log keeps long lines.
-WIDTH = 120
 BAR = 14
 
 
@@ -40,12 +38,6 @@ class Board:
 
 
 Show = Callable[[Board], None]
-
-
-def console() -> Console:
-    """Return the console: as wide as the terminal, or wide enough if there is none."""
-    found = Console(highlight=False)
-    return found if found.is_terminal else Console(highlight=False, width=WIDTH)
 
 
 @contextmanager
@@ -93,21 +85,16 @@ def show_summary(console: Console, summary: Summary) -> None:
         f"the longest way took {summary.longest_way_s * 1000:.1f} ms"
     )
     console.print(f"The small tenant was done when the flood had {summary.flood_before_drip} calls done")
-    for fault in summary.faults:
-        console.print(f"✗ {fault}", style="red", markup=False, soft_wrap=True)
-    if summary.is_ok:
-        console.print(f"✓ Every limit held, every call was done once ({summary.seconds:.1f} s)", style="green")
+    show_verdict(console, summary.faults, f"Every limit held, every call was done once ({summary.seconds:.1f} s)")
 
 
 def _keys(board: Board) -> Table:
-    table = _table(board.progress, "Key", "In flight", "In the window")
-    table.add_column("Waiting", justify="right")
-    table.add_column("State")
+    keys = table(board.progress, "Key", "State", "In flight", "In the window", figures=["Waiting"])
     for key in board.keys:
         in_flight = _bar(key.in_flight, key.policy.concurrency)
         used = _bar(key.used, key.policy.rate.limit) if key.policy.rate else ""
-        table.add_row(key.name, in_flight, used, str(key.waiting), key.state.label)
-    return table
+        keys.add_row(key.name, key.state.label, in_flight, used, str(key.waiting))
+    return keys
 
 
 def _bar(used: int, limit: int | None) -> RenderableType:
@@ -123,15 +110,13 @@ def _bar(used: int, limit: int | None) -> RenderableType:
 
 
 def _figures(summary: Summary) -> Table:
-    table = _table("What the third parties saw", "Key", "Limits")
+    figures = ("Seen", "At once", "In window", "Spacing", "429", "")
+    seen = table("What the third parties saw", "Key", "Limits", figures=figures)
     # The limits give way where the terminal is narrow: the figures and the verdict are what the demo is for.
-    table.columns[1].no_wrap = False
-    for heading in ("Seen", "At once", "In window", "Spacing", "429"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column(no_wrap=True)
+    seen.columns[1].no_wrap = False
     for name, verdict in summary.keys.items():
         spacing = verdict.least_spacing_s if verdict.throttle else None
-        table.add_row(
+        seen.add_row(
             name,
             _limits(verdict),
             str(verdict.requests),
@@ -139,16 +124,9 @@ def _figures(summary: Summary) -> Table:
             str(verdict.most_in_window) if verdict.rate else "",
             f"{spacing * 1000:.1f} ms" if spacing is not None else "",
             str(verdict.rejected_429),
-            "[green]✓[/]" if verdict.ok else "[red]✗[/]",
+            mark(is_ok=verdict.ok),
         )
-    return table
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
-    return table
+    return seen
 
 
 def _limits(verdict: KeyVerdict) -> str:

@@ -66,3 +66,12 @@ def test_a_worker_rests_while_a_user_has_locked_all_that_is_left(drive: Drive, r
     with locked(row, "api" if row == "key" else call):
         assert drive.take(4) == []
     assert [run.call for run in drive.take(4)] == [call.id]
+
+
+def test_a_worker_rests_beside_a_locked_call_and_a_key_that_is_blocked(drive: Drive) -> None:
+    drive.key(concurrency=2)
+    drive.send("api")
+    call = drive.send("api", priority=5)
+    api.block("api", 30)
+    with locked("call", call):
+        assert drive.take() == []

@@ -45,14 +45,6 @@ def test_time_alone_frees_nothing(drive: Drive) -> None:
     assert drive.take(2) == []
 
 
-def test_a_concurrency_of_0_lets_nothing_in(drive: Drive) -> None:
-    drive.key(concurrency=0)
-    call = drive.send("api")
-    assert drive.take() == []
-    drive.limit(concurrency=1)
-    assert [run.call for run in drive.take()] == [call.id]
-
-
 def test_a_key_without_limits_lets_everything_in(drive: Drive) -> None:
     drive.key()
     drive.send_many(5, "api")
@@ -79,29 +71,7 @@ def test_a_call_in_flight_holds_its_cost_of_each_key_and_one_slot_without_keys(d
     assert drive.held(without) == {None: 1}
 
 
-def test_an_end_recorded_twice_frees_its_room_once(drive: Drive) -> None:
-    drive.key(concurrency=2)
-    drive.send_many(4, "api")
-    first, _ = drive.take(2)
-    assert drive.end(first)
-    (third,) = drive.take(2)
-    assert not drive.end(first)
-    assert drive.take(2) == drive.take(2, ends=[first]) == []
-    assert drive.state(third) == State.ACTIVE
-
-
 # Limits that change
-
-
-def test_a_lowered_limit_lets_nothing_in_until_enough_has_ended(drive: Drive) -> None:
-    drive.key(concurrency=3)
-    drive.send_many(4, "api")
-    runs = drive.take(4)
-    drive.limit(concurrency=1)
-    assert drive.states(runs) == [State.ACTIVE] * 3, "what runs is not interrupted"
-    assert drive.take(ends=runs[:1]) == []
-    assert drive.take(ends=runs[1:2]) == []
-    assert len(drive.take(ends=runs[2:])) == 1
 
 
 @pytest.mark.parametrize("change", ["lower", "block", "pause", "pause the queue"])
@@ -143,16 +113,6 @@ def test_a_rate_that_is_given_meanwhile_counts_the_next_start(drive: Drive) -> N
     second = drive.take(ends=first)
     assert len(second) == 1
     assert drive.take(ends=second) == []
-
-
-def test_a_raised_limit_lets_in_as_many_as_it_allows(drive: Drive) -> None:
-    drive.key(concurrency=1)
-    drive.send_many(6, "api")
-    (first,) = drive.take(6)
-    drive.limit(concurrency=3)
-    assert len(drive.take(6)) == 2
-    drive.limit(concurrency=4)
-    assert len(drive.take(6, ends=[first])) == 2
 
 
 @pytest.mark.ojs
@@ -229,10 +189,3 @@ def test_a_limit_holds_where_events_are_kept(drive: Drive, settings: Any) -> Non
         started += [run.call for run in runs]
         runs = drive.take(7, ends=runs)
     assert started == [call.id for call in calls]
-
-
-def test_a_cancelled_call_leaves_its_room_to_the_next(drive: Drive) -> None:
-    drive.key(concurrency=1)
-    first, second = drive.send_many(2, "api")
-    api.cancel([first.id])
-    assert [run.call for run in drive.take()] == [second.id]

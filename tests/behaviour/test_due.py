@@ -122,6 +122,14 @@ def test_many_expired_calls_at_the_head_of_a_lane_are_passed(drive: Drive) -> No
     drive.tick()
 
 
+@pytest.mark.deliveries("http")
+def test_a_call_that_expired_while_it_was_fetched_is_discarded_by_the_tick_that_ends_its_lease(drive: Drive) -> None:
+    call = drive.send(expires_at=drive.at(60))
+    assert drive.take()
+    drive.forward(600)
+    assert drive.state(call) == State.DISCARDED
+
+
 def test_what_runs_does_not_expire(drive: Drive) -> None:
     drive.send(expires_at=drive.at(10))
     (run,) = drive.take()

@@ -102,18 +102,6 @@ def test_of_eight_ends_at_once_exactly_one_counts(drive: Drive) -> None:
     assert (drive.state(run), drive.use()) == (State.COMPLETED, 0)
 
 
-def test_an_end_and_a_recovery_never_both_end_an_attempt(drive: Drive) -> None:
-    drive.key(concurrency=1)
-    for _ in range(5):
-        drive.send("api", retry={"max_attempts": 1})
-        run = started(drive)
-        drive.clock.forward(61)
-        at_once(partial(drive.end, run, result="done"), drive.recover)
-        row = drive.row(run)
-        assert (row.attempt, row.ticket, drive.use()) == (1, None, 0)
-        assert (row.state, row.result, row.error_count) in {("completed", "done", 0), ("discarded", None, 1)}
-
-
 # Heartbeats
 
 
@@ -222,20 +210,3 @@ def test_of_eight_workers_with_one_message_exactly_one_starts_its_call(drive: Br
         assert drive.row(run).attempt == 1
         drive.clock.forward(1)
         assert drive.end(run)
-
-
-@messages
-def test_a_claim_and_a_recovery_never_both_have_a_call(drive: Broker) -> None:
-    drive.key(concurrency=1)
-    for _ in range(5):
-        call = drive.send("api")
-        message = drive.mailbox.take()
-        assert message is not None
-        drive.clock.forward(61)
-        run, recovered = at_once(partial(drive.claim, *message), drive.recover)
-        row = drive.row(call)
-        if run is None:
-            assert (recovered, row.state, row.attempt) == (1, "dispatched", 0)
-            (run,) = drive.take()
-        assert drive.row(call).attempt == 1
-        assert drive.end(run)  # type: ignore[arg-type] -- at_once has one type of results

@@ -163,6 +163,20 @@ def test_a_revoked_call_that_runs_may_end_well_and_is_not_tried_again(drive: Dri
     assert ids(drive.take()) == [bad.id]
 
 
+def test_a_revoked_call_that_was_given_back_does_not_follow_the_one_that_ended(drive: Drive) -> None:
+    drive.key(concurrency=2)
+    revoked, _, third = drive.send_many(3, "api")
+    run, other = drive.take(2)
+    drive.limit(concurrency=1)
+    drive.revoke(run)
+    drive.give_back(run)
+    assert drive.take() == []
+    started = drive.take(ends=[other])
+    drive.tick()
+    assert ids([*started, *drive.take()]) == [third.id]
+    assert drive.state(revoked) == State.CANCELLED
+
+
 # Retry
 
 

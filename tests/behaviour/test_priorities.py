@@ -12,16 +12,6 @@ from tests.drive import Drive, ids
 wins_across_queues = pytest.mark.parametrize("delivery", ["direct", "http", "broker"])
 
 
-def test_of_two_lanes_that_one_trip_finds_the_higher_one_gets_the_only_room(drive: Drive) -> None:
-    drive.key(concurrency=1)
-    api.pause("api")
-    low, high = drive.send("api"), drive.send("api", priority=5)
-    api.resume("api")
-    (run,) = drive.take(2)
-    assert run.call == high.id
-    assert [each.call for each in drive.take(2, ends=[run])] == [low.id]
-
-
 def test_priorities_go_from_100_down_to_minus_100(drive: Drive) -> None:
     drive.key(concurrency=1)
     api.pause("api")
@@ -132,16 +122,6 @@ def test_a_higher_one_that_a_limit_stops_does_not_stand_in_the_way_of_others(dri
     assert drive.state(high) == State.AVAILABLE
 
 
-def test_a_higher_one_goes_first_however_many_lanes_wait(drive: Drive) -> None:
-    drive.key(concurrency=1)
-    api.pause("api")
-    for number in range(14):
-        drive.send("api", drive.key(f"tenant:{number}").name)
-    high = drive.send("api", priority=5)
-    api.resume("api")
-    assert ids(drive.take()) == [high.id]
-
-
 def test_a_higher_one_that_time_lets_go_on_goes_before_a_lower_one_that_an_end_lets_in(drive: Drive) -> None:
     drive.key("api", concurrency=1)
     drive.key("pace", rate=(1, 10))
@@ -186,17 +166,6 @@ def test_of_lanes_that_ends_leave_room_to_the_higher_one_is_next_though_it_was_s
     assert drive.state(low) == State.AVAILABLE
 
 
-def test_the_order_of_priorities_goes_before_the_turns_of_lanes(drive: Drive) -> None:
-    drive.key(concurrency=1)
-    for name in "ab":
-        drive.key(name)
-    api.pause("api")
-    high = drive.send_many(3, "api", "a", priority=1)
-    low = drive.send_many(2, "api", "b")
-    api.resume("api")
-    assert drive.drain() == [call.id for call in [*high, *low]]
-
-
 # Across queues
 
 
@@ -211,20 +180,6 @@ def test_a_higher_one_of_another_queue_gets_the_room_that_an_end_gave_back(drive
     assert drive.take(worker="two") == other.take() == []
     drive.end(run)
     assert [each.call for each in [*drive.take(worker="two"), *other.take()]] == [high.id]
-    assert drive.state(low) == State.AVAILABLE
-
-
-@wins_across_queues
-def test_a_higher_one_of_another_queue_goes_before_a_lower_one_sent_before_it(drive: Drive, delivery: str) -> None:
-    other = drive.beside(delivery)
-    drive.key(concurrency=1)
-    drive.key("tenant")
-    drive.send("api", "tenant")
-    (run,) = drive.take()
-    low, high = drive.send("api"), other.send("api", priority=5)
-    assert drive.take(worker="two") == other.take() == []
-    drive.end(run)
-    assert ids([*drive.take(worker="two"), *other.take()]) == [high.id]
     assert drive.state(low) == State.AVAILABLE
 
 

@@ -265,3 +265,16 @@ def test_a_provider_s_stop_whose_key_is_locked_keeps_no_worker(drive: Drive) -> 
         promptly(drive.end, run, error=RateLimited(60))
         assert drive.state(run) == State.AVAILABLE
         assert [each.call for each in promptly(drive.take, 5)] == [other.id]
+
+
+def test_what_changes_while_the_call_of_an_end_is_locked_counts_for_who_follows(drive: Drive) -> None:
+    drive.key("api", concurrency=1)
+    drive.key("tenant", concurrency=3)
+    drive.send_many(2, "api", "tenant")
+    (run,) = drive.take(2)
+    other = drive.beside("broker")
+    with faults.ending_through_a_lock(drive, run, "call"), drive.clock.running():
+        other.send_many(2, "tenant")
+        assert drive.use("tenant") == 3
+        drive.limit("tenant", concurrency=2)
+    assert drive.take() == []

@@ -82,14 +82,6 @@ def test_the_window_slides_from_one_start_to_the_next(drive: Drive) -> None:
     assert starts(drive) == 1
 
 
-def test_an_end_opens_no_window(drive: Drive) -> None:
-    drive.key(rate=(1, 60), concurrency=5)
-    drive.send_many(2, "api")
-    runs = drive.take(2)
-    drive.forward(1)
-    assert drive.take(2, ends=runs) == []
-
-
 def test_calls_go_in_lanes_of_their_own_when_time_opens_their_window(drive: Drive) -> None:
     drive.key(rate=(2, 60))
     drive.key("tenant")
@@ -114,15 +106,6 @@ def test_a_window_keeps_the_rate_and_wastes_less_than_a_fiftieth(drive: Drive) -
         drive.forward(dice.choice((0.004, 0.3, 1.2, 2.5)))
 
 
-@pytest.mark.parametrize("name", ["api", "other"])
-def test_an_end_starts_no_more_than_a_window_allows(drive: Drive, name: str) -> None:
-    limits = {"api": {"concurrency": 1}, "other": {}}
-    for key, limit in limits.items():
-        drive.key(key, **limit, rate=(2, 3600) if key == name else None)
-    drive.send_many(4, "api", "other")
-    assert len(drive.drain(room=4)) == 2
-
-
 def test_rate_and_concurrency_of_a_key_hold_together(drive: Drive) -> None:
     drive.key(rate=(3, 60), concurrency=2)
     drive.send_many(5, "api")
@@ -141,16 +124,6 @@ def test_what_is_admitted_and_not_started_holds_its_room_in_the_window(drive: Dr
     calls = [*drive.send_many(1, "api"), *(drive.send("api") for _ in range(3)), *drive.send_many(1, "api")]
     drive.forward(250)
     assert drive.states(calls) == [State.DISPATCHED] * 2 + [State.AVAILABLE] * 3
-
-
-@pytest.mark.deliveries("broker")
-def test_an_end_lets_nothing_into_a_window_that_is_full_of_what_has_not_started(drive: Drive) -> None:
-    drive.key("api", concurrency=3)
-    drive.key("other", rate=(3, 3600))
-    calls = drive.send_many(5, "api", "other")
-    (run,) = drive.take(1)
-    drive.end(run)
-    assert drive.states(calls) == [State.COMPLETED] + [State.DISPATCHED] * 2 + [State.AVAILABLE] * 2
 
 
 @pytest.mark.deliveries("broker")
@@ -184,21 +157,6 @@ def test_the_admitted_calls_of_another_queue_hold_their_room_in_a_window(drive: 
     assert starts(drive) == 0
     drive.forward(2)
     assert starts(drive) == 3
-
-
-@pytest.mark.deliveries("direct", "http")
-def test_starts_of_all_queues_count_in_one_window(drive: Drive) -> None:
-    drive.key(rate=(3, 60))
-    broker = drive.beside("broker")
-    start(drive, 2)
-    waiting = broker.send_many(2, "api")
-    assert starts(broker) == 1
-    drive.send("api")
-    drive.forward(59)
-    assert starts(drive) == starts(broker) == 0
-    drive.forward(1.1)
-    assert starts(broker) + starts(drive) == 2
-    assert drive.state(waiting[1]) == State.ACTIVE
 
 
 # Rates that change

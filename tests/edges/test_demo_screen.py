@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from project.demo import screen
+from project import screen
+from project.demo.screen import show_summary
 from project.demo.summary import KeyVerdict, Summary, Totals
 from project.shop.limits import published
 
@@ -35,7 +36,7 @@ def test_each_key_keeps_its_figures_and_its_verdict(monkeypatch: pytest.MonkeyPa
         totals=Totals(sent=552, lost=0, duplicates=0, violations=0, rejected_429=0), tolerance_s=0.005,
         longest_way_s=0.01, flood_before_drip=1, deliveries={"direct": 522, "broker": 30}, seconds=30.0
     )  # fmt: skip
-    screen.show_summary(screen.console(), summary)
+    show_summary(screen.console(), summary)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", capsys.readouterr().out).splitlines()
     assert max(map(len, shown)) <= 80
     for name in given:

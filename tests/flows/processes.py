@@ -1,7 +1,6 @@
 """The processes of the flows: they are started and stopped, and their notes are read."""
 
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -14,12 +13,11 @@ from django.db import connection
 
 from dispatcher.models import CallQueue
 from dispatcher.states import TERMINAL
-from project.processes import Stack, logged
+from project.processes import Stack
 from tests.flows.sample_tasks import app
 from tests.flows.settings import DISPENSER_QUEUE, QUEUE
 
-CELERY = (sys.executable, "-m", "celery", "-A", "tests.flows.sample_tasks")
-READY = logged(r" ready\.$")
+APP = "tests.flows.sample_tasks"
 
 
 class Processes:
@@ -31,8 +29,7 @@ class Processes:
 
     def start_worker(self, name: str = "worker", *options: str, env: Mapping[str, str] | None = None) -> None:
         """Start a worker of this run's queue, and do not wait for it."""
-        command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", QUEUE, "-c", "2", "-l", "INFO"]
-        self.stack.start(name, [*command, "--without-mingle", "--without-gossip", *options], ready=READY, env=env)
+        self._start_worker(name, QUEUE, *options, env=env)
 
     def kill_workers(self) -> None:
         """Kill the workers that are up."""
@@ -41,13 +38,15 @@ class Processes:
 
     def start_dispenser(self, name: str = "dispenser", *, env: Mapping[str, str] | None = None) -> None:
         """Start a worker that runs the dispatcher's own tasks, and do not wait for it."""
-        command = [*CELERY, "worker", "-n", f"{name}-{QUEUE}@%h", "-Q", DISPENSER_QUEUE, "-P", "threads", "-c", "4"]
-        self.stack.start(name, [*command, "--without-mingle", "--without-gossip", "-l", "INFO"], ready=READY, env=env)
+        self._start_worker(name, DISPENSER_QUEUE, "-P", "threads", "-c", "4", env=env)
 
     def start_beat(self, *options: str, env: Mapping[str, str] | None = None) -> None:
         """Start beat with the schedule in the database, and do not wait for it."""
-        command = [*CELERY, "beat", "-l", "INFO", "--pidfile=", *options]
-        self.stack.start("beat", command, ready=logged(r"beat: Starting"), env=env)
+        self.stack.start_beat("beat", *options, app=APP, env=env)
+
+    def _start_worker(self, name: str, queue: str, *options: str, env: Mapping[str, str] | None) -> None:
+        quiet = ("--without-mingle", "--without-gossip")
+        self.stack.start_worker(name, *quiet, *options, app=APP, node=f"{name}-{QUEUE}", queues=[queue], env=env)
 
     def noted(self, call: object, what: str = "run") -> int:
         """Return how often this happened to a message: its task ran ("run"), or it was dealt with ("end")."""

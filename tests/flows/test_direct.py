@@ -215,16 +215,6 @@ def test_calls_that_were_started_ahead_of_a_long_one_go_back(processes: Processe
     assert {(ended(call).state, ended(call).attempt) for call in (long, *others)} == {(State.COMPLETED, 1)}
 
 
-def test_a_call_that_is_revoked_while_it_waits_for_a_process_is_cancelled(processes: Processes) -> None:
-    worker = start(processes, "-c", "1", env={"FLOWS_FALLBACK": "1"})
-    runs, waits = send(sample_tasks.nap, 1, keys=[]), send(sample_tasks.echo, "never", keys=[])
-    running(runs)
-    sample_tasks.app.control.revoke(str(waits.id), destination=[worker.name])
-    assert ended(waits).state == State.CANCELLED
-    assert ended(runs).state == State.COMPLETED
-    assert processes.noted(waits.id) == 0
-
-
 def test_a_running_call_is_terminated_as_any_request_of_celery_is(processes: Processes, worker: Worker) -> None:
     call = send(sample_tasks.nap, 60)
     running(call)
@@ -280,19 +270,6 @@ def test_a_worker_whose_connections_are_cut_goes_on_and_loses_nothing(processes:
     assert {processes.noted(call.id) for call in calls} == {1}
 
 
-def test_processes_that_are_replaced_after_each_task_lose_nothing(processes: Processes) -> None:
-    start(processes, "--max-tasks-per-child", "1", env={"FLOWS_FALLBACK": "1"})
-    calls = [send(sample_tasks.echo, "hello", keys=[]) for _ in range(10)]
-    assert {(ended(call).state, ended(call).attempt) for call in calls} == {(State.COMPLETED, 1)}
-
-
-def test_a_pool_that_shrinks_and_grows_is_used_as_far_as_it_goes(processes: Processes, worker: Worker) -> None:
-    sample_tasks.app.control.pool_shrink(1, destination=[worker.name])
-    calls = [send(sample_tasks.nap, 0.1, keys=[]) for _ in range(4)]
-    sample_tasks.app.control.pool_grow(2, destination=[worker.name])
-    assert {ended(call).state for call in calls} == {State.COMPLETED}
-
-
 @pytest.mark.smoke
 def test_limits_hold_under_a_window_and_a_throttle(processes: Processes, worker: Worker) -> None:
     RateLimitKey.objects.declare("even", throttle=(20, "PT1S"))
@@ -328,34 +305,6 @@ def test_a_frozen_worker_keeps_no_call_from_another(processes: Processes, worker
         processes.stack.kill("second")
 
 
-def test_what_a_frozen_worker_records_too_late_changes_nothing(processes: Processes, worker: Worker) -> None:
-    call = send(sample_tasks.echo_slowly, "first", 0.5)
-    eventually(lambda: processes.noted(call.id))
-    CallQueue.objects.filter(id=call.id).update(args=["second", 0])
-    group = os.getpgid(worker.pid)
-    os.killpg(group, signal.SIGSTOP)
-    try:
-        processes.start_worker("second", env={"FLOWS_FALLBACK": "1"})
-        processes.stack.wait_ready()
-        back = ended(call)
-    finally:
-        os.killpg(group, signal.SIGCONT)
-    processes.stack.kill("second")
-    # Once the worker takes calls again, it has dealt with the ends from before.
-    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
-    call.refresh_from_db()
-    assert (call.state, call.result, call.attempt, len(call.errors)) == (State.COMPLETED, "second", 2, 1)
-    assert call.finished_at == back.finished_at
-
-
-def test_a_pool_that_scales_itself_is_used_as_far_as_it_goes(processes: Processes) -> None:
-    start(processes, "--autoscale", "3,1", env={"FLOWS_FALLBACK": "1"})
-    long = running(send(sample_tasks.nap, 30, keys=[]))
-    calls = [send(sample_tasks.nap, 0.1, keys=[]) for _ in range(6)]
-    assert {(ended(call).state, ended(call).attempt) for call in calls} == {(State.COMPLETED, 1)}
-    assert CallQueue.objects.get(id=long.id).state == State.ACTIVE
-
-
 def test_a_provider_that_says_stop_stops_what_its_process_has_taken_ahead(processes: Processes, tmp_path: Path) -> None:
     start(processes, "-c", "1", env=ALONE)
     RateLimitKey.objects.declare("wide", concurrency=100)
@@ -369,12 +318,6 @@ def test_a_provider_that_says_stop_stops_what_its_process_has_taken_ahead(proces
     assert ended(first).result == "done"
     assert {ended(call).attempt for call in behind} == {1}
     assert min(processes.last_noted(call.id, "run") for call in behind) >= began + timedelta(seconds=1)
-
-
-def test_a_worker_that_loses_a_process_frees_its_room(processes: Processes, worker: Worker) -> None:
-    call = send(sample_tasks.die, 1)
-    assert (ended(call).attempt, ended(call).result) == (2, "alive")
-    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
 
 
 FRESH_WORKERS = int(os.environ.get("FLOWS_FRESH_WORKERS", "5"))
@@ -419,24 +362,14 @@ def test_an_end_that_a_worker_could_not_record_before_its_loops_left_is_recorded
     assert (call.state, call.result, call.attempt) == (State.COMPLETED, "there", 1)
 
 
-@pytest.mark.parametrize("runs_s", [0.0, 4.0], ids=["idle", "busy"])
-def test_sigterm_to_the_group_of_a_worker_without_a_broker_stops_it_after_its_calls(
-    processes: Processes, runs_s: float
-) -> None:
+def test_sigterm_to_the_group_of_an_idle_worker_without_a_broker_stops_it_soon(processes: Processes) -> None:
     worker = start(processes, env=ALONE)
     eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
-    call = running(send(sample_tasks.echo_slowly, "x", runs_s)) if runs_s else None
     main = psutil.Process(processes.stack.children.pop("worker").pid)
     began = time.monotonic()
     os.killpg(os.getpgid(main.pid), signal.SIGTERM)
     main.wait(30)
-    took = time.monotonic() - began
-    if call is None:
-        assert took < 3.0
-    else:
-        call.refresh_from_db()
-        assert (call.state, call.attempt) == (State.COMPLETED, 1)
-        assert took < runs_s + 3.0
+    assert time.monotonic() - began < 3.0
 
 
 def test_an_end_that_the_database_refuses_fails_its_attempt_and_stops_no_other_call(

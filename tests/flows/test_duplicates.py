@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -14,13 +13,12 @@ from dispatcher.models import CallQueue, RateLimitKey, Slot, Worker
 from dispatcher.states import TERMINAL, State
 from tests.flows import sample_tasks
 from tests.flows.processes import Processes
-from tests.flows.settings import DISPATCHER, QUEUE
+from tests.flows.settings import QUEUE
 from tests.races.audit import audit
-from tests.races.lockstep import concurrent, eventually, holding
+from tests.races.lockstep import concurrent, eventually
 
 pytestmark = [concurrent, pytest.mark.usefixtures("ticking"), pytest.mark.broker, pytest.mark.slow]
 
-LEASE: timedelta = DISPATCHER["run_lease"]
 SECOND_QUEUE = f"{QUEUE}-second"
 
 
@@ -107,25 +105,4 @@ def test_a_worker_that_fetched_a_duplicate_ends_nothing_when_it_ends(
         eventually(Worker.objects.filter(id=ending.id, lost_at__isnull=False).exists)
     else:
         processes.stack.children.pop("second").popen.wait(20)
-    runs_to_its_end(processes, call, tmp_path / "end")
-
-
-def test_a_duplicate_that_is_killed_at_its_claim_leaves_the_attempt_that_runs(
-    processes: Processes, tmp_path: Path
-) -> None:
-    call = running(processes, tmp_path / "end")
-
-    def is_killed() -> bool:
-        """Return whether one was killed; if not, deliver the next."""
-        if "Hard time limit (0.3" in processes.stack.children["second"].output():
-            return True
-        deliver_again(call, time_limit=0.3)
-        return False
-
-    # A claim tries for half a second. On a busy machine the time limit may come later.
-    with holding("LOCK TABLE dispatcher_callqueue IN ACCESS EXCLUSIVE MODE"):
-        eventually(is_killed, poll=0.7)
-        # The loss was to be recorded behind the lock; a heartbeat of the second worker follows it.
-        seen_at = second().seen_at
-    eventually(lambda: second().seen_at > seen_at + LEASE)
     runs_to_its_end(processes, call, tmp_path / "end")

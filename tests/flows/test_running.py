@@ -84,14 +84,6 @@ def test_a_task_that_fails_twice_succeeds_at_its_third_attempt(worker: Processes
     assert worker.noted(call.id) == 3
 
 
-@pytest.mark.parametrize("task", [sample_tasks.fail, sample_tasks.fail_and_be_retried, sample_tasks.fail_and_ask])
-def test_a_task_that_always_fails_is_discarded_with_its_history(worker: Processes, task: Any) -> None:
-    call = ended(send(task, 99))
-    assert (call.state, call.attempt, len(call.errors)) == (State.DISCARDED, 3, 3)
-    assert call.error["message"] == "attempt 3"
-    assert worker.noted(call.id) == 3
-
-
 def test_an_attempt_that_outstays_its_time_limit_is_ended_and_the_call_tried_again(worker: Processes) -> None:
     call = ended(send(sample_tasks.outstay, 1))
     assert (call.state, call.result, call.attempt) == (State.COMPLETED, "in time", 2)
@@ -137,16 +129,6 @@ def test_a_message_that_is_delivered_again_does_nothing(worker: Processes) -> No
     eventually(lambda: worker.noted(sent.id, "end") == 3)
     assert worker.noted(sent.id) == 1
     assert CallQueue.objects.get(id=sent.id).finished_at == call.finished_at
-
-
-def test_a_message_with_an_old_ticket_does_nothing_to_the_attempt_that_runs_now(worker: Processes) -> None:
-    sent = send(sample_tasks.fail, 1)
-    first = CallQueue.objects.values_list("ticket", flat=True).get(id=sent.id) or UUID(int=0)
-    call = ended(sent)
-    for ticket in (first, UUID(int=1)):
-        publish_again(sent.id, ticket)
-    eventually(lambda: worker.noted(sent.id, "end") == 4)
-    assert (worker.noted(sent.id), call.attempt) == (2, 2)
 
 
 def publish_again(call: UUID, ticket: UUID) -> None:

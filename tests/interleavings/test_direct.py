@@ -64,20 +64,6 @@ def started(call: CallQueue) -> bool:
     return row.state == State.ACTIVE
 
 
-def test_trips_of_two_workers_over_lanes_that_share_a_key() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    RateLimitKey.objects.declare("tenant")
-    send("api")
-    send("api", "tenant")
-
-    def one_started(*trips: Taken) -> None:
-        left = rest()
-        assert len({*ids(*trips), *left}) == len([*ids(*trips), *left]) == 1
-        assert Slot.objects.filter(key__name="api").count() == 1
-
-    explore({"one": partial(take, ONE), "other": partial(take, OTHER)}, one_started, at_least=10)
-
-
 def test_trips_of_two_workers_and_two_calls_of_one_lane() -> None:
     calls = [send(), send()]
 
@@ -99,33 +85,6 @@ def test_a_trip_that_ends_a_call_and_the_trip_of_another_worker() -> None:
         assert CallQueue.objects.get(id=first.id).state == State.COMPLETED
 
     explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, the_second_started, at_least=10)
-
-
-def test_a_trip_that_ends_a_call_and_one_that_parks_another_lane() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    RateLimitKey.objects.declare("tenant")
-    send("api")
-    start = taken()
-    call = send("api", "tenant")
-
-    def it_starts(*trips: Taken) -> None:
-        assert [*ids(*trips), *rest()] == [call.id]
-
-    explore({"one": partial(take, ONE, start), "other": partial(take, OTHER)}, it_starts, at_least=10)
-
-
-def test_a_trip_and_a_send() -> None:
-    RateLimitKey.objects.declare("api", concurrency=1)
-    send("api")
-    start = taken()
-
-    def sends() -> CallQueue:
-        return slowly(lambda: send("api"))
-
-    def it_starts(trip: Taken, call: CallQueue) -> None:
-        assert [*ids(trip), *rest()] == [call.id]
-
-    explore({"worker": partial(take, ONE, start), "sender": sends}, it_starts, at_least=10)
 
 
 def test_a_trip_and_a_cancel() -> None:

@@ -6,8 +6,7 @@ import pytest
 from pytest_django import Settings
 
 from dispatcher import engine
-from dispatcher.models import CallQueue, Lane, RateLimitKey
-from dispatcher.request import Call
+from dispatcher.models import CallQueue, RateLimitKey
 from tests.races.audit import audit, use_now
 from tests.races.lockstep import at_once, concurrent
 
@@ -28,17 +27,6 @@ def test_sixteen_first_senders_of_a_template_key_make_one_key_and_one_lane() -> 
         assert RateLimitKey.objects.filter(name=name).count() == 1
         assert len(set(CallQueue.objects.filter(id__in=[call.id for call in calls]).values_list("lane_id"))) == 1
         assert use_now([name]) == {name: 3}
-    audit(has_ended=False)
-
-
-def test_first_senders_of_many_lanes_in_any_order_do_not_hold_each_other_up() -> None:
-    names = [f"tenant:{number}" for number in range(20)]
-    calls = [Call(task="noop", keys=[name], queue="mail") for name in names]
-    orders = [calls, calls[::-1], calls[10:] + calls[:10], calls[::2] + calls[1::2]]
-    at_once(*[partial(CallQueue.objects.send_many, order) for order in orders * 4])
-    assert CallQueue.objects.count() == 16 * 20
-    assert Lane.objects.count() == 20
-    assert RateLimitKey.objects.filter(name="queue:mail").count() == 1
     audit(has_ended=False)
 
 

@@ -8,32 +8,9 @@ from dispatcher.request import Call
 from dispatcher.states import State
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent
-from tests.races.traffic import in_flight, write
+from tests.races.traffic import in_flight
 
 pytestmark = concurrent
-
-
-def test_cancelling_all_while_all_is_admitted_and_run_leaves_each_call_one_end() -> None:
-    RateLimitKey.objects.declare("api", concurrency=8)
-    calls = write([["api"]] * 200)
-    ran: list[object] = []
-
-    def cancel(part: int) -> list[object]:
-        return list(api.cancel([call.id for call in calls[part::4]]))
-
-    def run() -> list[object]:
-        for _ in range(20):
-            engine.dispense()
-            for call in CallQueue.objects.filter(state=State.DISPATCHED)[:4]:
-                engine.execute(call.id, call.ticket, partial(ran.append, call.id))
-        return []
-
-    cancelled = [call for part in at_once(*[run] * 4, *[partial(cancel, part) for part in range(4)]) for call in part]
-    for call in CallQueue.objects.filter(state=State.DISPATCHED):
-        engine.execute(call.id, call.ticket, partial(ran.append, call.id))
-    assert len(ran) == len(set(ran))
-    assert sorted([*ran, *cancelled]) == sorted(call.id for call in calls)
-    audit()
 
 
 def test_of_sixteen_retries_at_once_one_moves_the_call() -> None:
@@ -62,16 +39,6 @@ def test_run_now_at_once_with_trips_moves_each_call_to_the_front_once() -> None:
     waiting = list(CallQueue.objects.waiting().order_by("position").values_list("id", flat=True))
     assert set(waiting[:20]) == set(chosen)
     audit(has_ended=False)
-
-
-def test_run_now_and_cancel_of_the_same_calls_leave_them_ended_or_waiting() -> None:
-    RateLimitKey.objects.declare("api", concurrency=0)
-    for _ in range(10):
-        calls = [call.id for call in CallQueue.objects.send_many([Call(task="noop", keys=["api"])] * 20)]
-        moved, cancelled = at_once(partial(api.run_now, calls[::-1]), partial(api.cancel, calls))
-        assert set(cancelled) == set(calls)
-        assert set(moved) <= set(calls)
-    audit()
 
 
 def test_a_call_that_is_retried_while_it_is_deleted_stays() -> None:

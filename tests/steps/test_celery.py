@@ -1,6 +1,7 @@
 """The Celery side: a dispatched task claims before it runs and finishes after; a plain one runs as always."""
 
 import pickle
+from typing import Never
 
 import pytest
 import requests
@@ -14,7 +15,7 @@ from dispatcher.ending import completed
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle.run import Returned, Unstored, ending_of
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.models import CallQueue, Slot
+from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, ticket_of
 from tests.steps.conftest import Broker, make_app
@@ -87,17 +88,6 @@ def test_a_message_with_the_headers_of_a_call_is_not_the_calls(broker: Broker, t
 # A task with a call
 
 
-def test_a_dispatched_task_is_claimed_run_and_finished() -> None:
-    key("api", concurrency=1)
-    call = sent(args=[1, "two"], keys=["api"])
-    result = deliver(call)
-    assert (result.state, result.result) == ("SUCCESS", "done")
-    assert ran == [(0, (1, "two"))]
-    stored = seen(call)
-    assert (stored.state, stored.attempt, stored.result) == (State.COMPLETED, 1, "done")
-    assert not Slot.objects.exists()
-
-
 @pytest.mark.parametrize(("of_task", "of_call"), [(True, None), (False, True), (True, False)])
 def test_the_row_keeps_no_result_that_task_or_call_ignores_and_celery_has_it(
     *, of_task: bool, of_call: bool | None
@@ -128,20 +118,6 @@ def test_a_result_that_the_backend_can_not_store_fails_the_call_as_it_fails_cele
     stored = seen(call)
     assert (result.state, stored.state, stored.error["type"]) == ("FAILURE", State.DISCARDED, "EncodeError")
     assert len(ran) == 1
-
-
-def test_a_call_is_active_while_its_task_runs() -> None:
-    behaviours[:] = [lambda self: seen(CallQueue(id=self.request.id)).state]
-    assert deliver(sent()).result == State.ACTIVE
-
-
-def test_a_stale_or_duplicate_delivery_runs_nothing() -> None:
-    call = sent()
-    old = ticket_of(call)
-    deliver(call, old)
-    assert deliver(call, old).state == "IGNORED"
-    assert len(ran) == 1
-    assert seen(call).attempt == 1
 
 
 def test_a_task_that_raises_fails_its_attempt_and_celery_learns_of_the_wait() -> None:
@@ -208,6 +184,11 @@ def test_a_task_that_rejects_its_message_is_discarded() -> None:
 # What goes from the pool's process to the worker's
 
 
+class Unpicklable(Exception):
+    def __reduce__(self) -> Never:
+        raise TypeError
+
+
 @pytest.mark.parametrize(
     "doing",
     [
@@ -216,9 +197,10 @@ def test_a_task_that_rejects_its_message_is_discarded() -> None:
         raising(RateLimited(5)),
         retrying(countdown=5),
         retrying(exc=stopped_by_answer(), countdown=5),
+        retrying(exc=Unpicklable(), countdown=5),
         retrying(countdown=5, max_retries=0),
     ],
-    ids=["error", "answer", "stop", "retry", "retry with a cause", "last retry"],
+    ids=["error", "answer", "stop", "retry", "retry with a cause", "retry with one of no words", "last retry"],
 )
 @pytest.mark.parametrize("attempts", [1, 9])
 def test_what_a_task_raises_travels_between_processes(doing: Behaviour, attempts: int) -> None:

@@ -48,14 +48,6 @@ def test_a_retry_becomes_a_wait_in_the_queue_and_is_counted() -> None:
     assert seen(call).attempt == 2
 
 
-def test_a_retry_leaves_nothing_at_the_broker(broker: Broker) -> None:
-    behaviours[:] = [retrying(countdown=0)]
-    call = sent()
-    broker.take()
-    deliver(call)
-    assert broker.take() == []
-
-
 def test_a_retry_without_a_cause_names_what_was_being_handled() -> None:
     def behaviour(self: Task) -> None:
         try:

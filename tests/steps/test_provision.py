@@ -72,13 +72,6 @@ def test_what_a_user_has_edited_is_kept() -> None:
     assert entries() == before
 
 
-def test_an_expiry_that_a_user_has_set_is_kept() -> None:
-    schedule.after_migrate("default")
-    PeriodicTask.objects.filter(name="dispatcher.tick").update(expire_seconds=30)
-    schedule.after_migrate("default")
-    assert PeriodicTask.objects.get(name="dispatcher.tick").expire_seconds == 30
-
-
 def test_schedules_of_the_user_that_are_alike_do_no_harm() -> None:
     for _ in range(2):
         IntervalSchedule.objects.create(every=1_000_000, period=IntervalSchedule.MICROSECONDS)

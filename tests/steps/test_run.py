@@ -11,9 +11,9 @@ import requests
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 
 from dispatcher.errors import RateLimited
-from dispatcher.lifecycle.run import Failed, Ignored, RetryAsked, Returned, Stopped, run
+from dispatcher.lifecycle.run import SHORTEST_STOP, Failed, Ignored, RetryAsked, Returned, Stopped, run
 
-SECOND = timedelta(seconds=1)
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 
 def raising(error: BaseException) -> Callable[[], Any]:
@@ -23,26 +23,20 @@ def raising(error: BaseException) -> Callable[[], Any]:
     return task
 
 
-def of_requests(status: int, retry_after: str | None = None) -> Exception:
+def of_requests(status: int, headers: dict[str, str]) -> Exception:
     response = requests.Response()
     response.status_code = status
-    if retry_after is not None:
-        response.headers["Retry-After"] = retry_after
-    try:
+    response.headers.update(headers)
+    with pytest.raises(requests.HTTPError) as raised:
         response.raise_for_status()
-    except requests.HTTPError as error:
-        return error
-    raise AssertionError
+    return raised.value
 
 
-def of_httpx(status: int, retry_after: str | None = None) -> Exception:
-    headers = {} if retry_after is None else {"retry-after": retry_after}
+def of_httpx(status: int, headers: dict[str, str]) -> Exception:
     response = httpx.Response(status, headers=headers, request=httpx.Request("GET", "https://example.com"))
-    try:
+    with pytest.raises(httpx.HTTPStatusError) as raised:
         response.raise_for_status()
-    except httpx.HTTPStatusError as error:
-        return error
-    raise AssertionError
+    return raised.value
 
 
 clients = pytest.mark.parametrize("raised", [of_requests, of_httpx])
@@ -99,53 +93,55 @@ def test_a_wait_that_is_negative_is_refused() -> None:
         RateLimited(-1)
 
 
-@clients
-@pytest.mark.parametrize("status", [429, 503])
-def test_an_answer_that_says_stop_is_taken_at_its_word(raised: Callable[..., Exception], status: int) -> None:
-    error = raised(status, "120")
-    assert run(raising(error)) == Stopped(error=error, wait=120 * SECOND)
-    error = raised(status, "0")
-    assert run(raising(error)) == Stopped(error=error, wait=SECOND)
+def written(moment: datetime) -> str:
+    return format_datetime(moment, usegmt=True)
+
+
+LATER = datetime.now(UTC).replace(microsecond=0) + HOUR
+YEAR = timedelta(days=366)
+STOPS: dict[str, tuple[int, dict[str, str], timedelta]] = {
+    "seconds": (429, {"Retry-After": "120"}, 120 * SECOND),
+    "seconds of a 503": (503, {"Retry-After": "120"}, 120 * SECOND),
+    "none": (429, {"Retry-After": "0"}, SHORTEST_STOP),
+    "none of a 503": (503, {"Retry-After": "0"}, SHORTEST_STOP),
+    "ages": (429, {"Retry-After": "9" * 30}, YEAR),
+    "a time in the past": (503, {"Retry-After": written(LATER.replace(year=2020))}, SHORTEST_STOP),
+    "a time without a zone": (429, {"Retry-After": "Wed, 01 Jan 2020 00:00:00"}, SHORTEST_STOP),
+    "a time of an unknown zone": (429, {"Retry-After": "Wed, 01 Jan 2020 00:00:00 -0000"}, SHORTEST_STOP),
+    # A date in Retry-After (RFC 9110, section 10.2.3) is read by the clock of the provider that wrote it.
+    "ahead": (429, {"Retry-After": written(LATER + 30 * SECOND), "Date": written(LATER)}, 30 * SECOND),
+    "a clock behind": (429, {"Retry-After": written(LATER - 3 * HOUR), "Date": written(LATER - 4 * HOUR)}, HOUR),
+    "before its date": (429, {"Retry-After": written(LATER), "Date": written(LATER + SECOND)}, SHORTEST_STOP),
+    "years ahead": (429, {"Retry-After": written(LATER + timedelta(days=9999)), "Date": written(LATER)}, YEAR),
+}
 
 
 @clients
-def test_an_answer_may_name_the_time(raised: Callable[..., Exception]) -> None:
-    later = datetime.now(UTC) + timedelta(hours=1)
-    outcome = run(raising(raised(429, format_datetime(later, usegmt=True))))
+@pytest.mark.parametrize(("status", "headers", "wait"), STOPS.values(), ids=STOPS)
+def test_an_answer_that_says_stop_is_taken_at_its_word(
+    raised: Callable[..., Exception], status: int, headers: dict[str, str], wait: timedelta
+) -> None:
+    error = raised(status, headers)
+    assert run(raising(error)) == Stopped(error=error, wait=wait)
+
+
+@clients
+@pytest.mark.parametrize("date", [{}, *({"Date": date} for date in ("", "now", "yesterday, at noon"))], ids=str)
+def test_without_a_date_that_can_be_read_the_clock_of_this_machine_counts(
+    raised: Callable[..., Exception], date: dict[str, str]
+) -> None:
+    outcome = run(raising(raised(429, {"Retry-After": written(datetime.now(UTC) + HOUR), **date})))
     assert isinstance(outcome, Stopped)
-    assert timedelta(minutes=59) < outcome.wait <= timedelta(hours=1)
-    past = format_datetime(datetime(2020, 1, 1, tzinfo=UTC), usegmt=True)
-    outcome = run(raising(raised(503, past)))
-    assert isinstance(outcome, Stopped)
-    assert outcome.wait == SECOND
+    assert timedelta(minutes=59) < outcome.wait <= HOUR
 
 
 @clients
-@pytest.mark.parametrize("text", ["Wed, 01 Jan 2020 00:00:00", "Wed, 01 Jan 2020 00:00:00 -0000"])
-def test_a_time_without_a_zone_is_gmt(raised: Callable[..., Exception], text: str) -> None:
-    outcome = run(raising(raised(429, text)))
-    assert isinstance(outcome, Stopped)
-    assert outcome.wait == SECOND
-
-
-@clients
-@pytest.mark.parametrize("text", [None, "", "soon", "-5", "1.5", "1e3"])
-def test_an_answer_that_does_not_say_when_is_a_failure(raised: Callable[..., Exception], text: str | None) -> None:
-    error = raised(429, text)
-    assert run(raising(error)) == Failed(error=error)
-
-
-@clients
-def test_an_answer_that_says_stop_for_ages_is_taken_at_a_year(raised: Callable[..., Exception]) -> None:
-    outcome = run(raising(raised(429, "9" * 30)))
-    assert isinstance(outcome, Stopped)
-    assert outcome.wait == timedelta(days=366)
-
-
-@clients
-@pytest.mark.parametrize("status", [400, 404, 500, 502])
-def test_another_bad_answer_is_a_failure(raised: Callable[..., Exception], status: int) -> None:
-    error = raised(status, "120")
+@pytest.mark.parametrize(
+    ("status", "retry_after"),
+    [*((429, text) for text in (None, "", "soon", "-5", "1.5", "1e3")), *((it, "120") for it in (400, 404, 500, 502))],
+)
+def test_another_answer_is_a_failure(raised: Callable[..., Exception], status: int, retry_after: str | None) -> None:
+    error = raised(status, {} if retry_after is None else {"Retry-After": retry_after})
     assert run(raising(error)) == Failed(error=error)
 
 

@@ -5,12 +5,11 @@ Direct delivery, the default, needs no broker, and has none unless it is given.
 """
 
 import argparse
-import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import django
@@ -19,6 +18,7 @@ from rich.console import Console
 
 from project.processes import Stack
 from project.run_dirs import RUN
+from project.screen import judged, write
 from project.services import embedded
 from project.witness.child import start_witness
 from trials.chaos import screen
@@ -28,7 +28,6 @@ from trials.chaos.servers import Servers, servers
 RESULT = RUN / "chaos.json"
 SEED = 1
 MINUTES = 0.8
-INTERRUPTED = 130
 
 
 def main() -> int:
@@ -49,20 +48,10 @@ def main() -> int:
     os.environ["CHAOS_DELIVERY"] = asked.delivery
     if asked.delivery == "direct":
         os.environ.setdefault("CELERY_BROKER_URL", "memory://")
-    console = screen.console()
-    RESULT.unlink(missing_ok=True)
-    try:
-        return run(console, asked)
-    except KeyboardInterrupt:
-        console.print("Interrupted; everything is stopped.")
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - whatever it was, the verdict is that the trial failed
-        write({"ok": False, "seed": asked.seed, "failures": [f"{type(error).__name__}: {error}"]})
-        console.print(f"✗ The trial broke off: {error}", style="red", markup=False, soft_wrap=True)
-        return 1
+    return judged("trial", partial(run, asked), RESULT)
 
 
-def run(console: Console, asked: argparse.Namespace) -> int:
+def run(asked: argparse.Namespace, console: Console) -> int:
     """Set the supervisor, let the schedule happen, say how it ended, stop everything."""
     began, name, seconds = time.monotonic(), f"chaos{os.getpid()}", asked.minutes * 60
     console.print("Starting the servers that are not given ...")
@@ -80,7 +69,8 @@ def run(console: Console, asked: argparse.Namespace) -> int:
 
         with Trial(stack, own, witness=witness, say=lambda line: console.print(line, markup=False)) as trial:
             outcome = trial.run(faults, seconds=seconds)
-    write(outcome.as_json() | {"seed": asked.seed, "minutes": asked.minutes, "took_s": round(time.monotonic() - began)})
+    took = {"seed": asked.seed, "minutes": asked.minutes, "took_s": round(time.monotonic() - began)}
+    write(RESULT, outcome.as_json() | took)
     screen.show(console, outcome)
     console.print(
         f"The same for tools: {RESULT.relative_to(RUN.parent)}   Logs: {services.run_dir / 'logs'}", soft_wrap=True
@@ -113,11 +103,6 @@ def set_up(own: Servers) -> None:
     )
     django.setup()
     call_command("migrate", verbosity=0)
-
-
-def write(result: Mapping[str, object]) -> None:
-    """Write the verdict for tools."""
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
 
 
 sys.exit(main())

@@ -5,13 +5,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 import redis
-from psycopg import sql
 
-from project.services import Services, create_database
+from project.services import Services, own_database
 from trials.chaos.plan import Needs
 from trials.chaos.proxy import Proxy
 
@@ -119,17 +117,10 @@ class Servers:
 @contextmanager
 def servers(services: Services, *, run: str, keeps: bool = False) -> Iterator[Servers]:
     """Have a database of the run's own beside the one that is given, and the proxies; `keeps` leaves the database."""
-    url = services.database_url
-    name = f"{urlsplit(url).path.removeprefix('/')}_chaos"
-    create_database(url, name, replace=True)
-    own = urlsplit(url)._replace(path=f"/{name}").geturl()
-    made = Servers(services=services, run=run, database_url=own, database=Proxy(own), broker=Proxy(services.broker_url))
-    try:
-        yield made
-    finally:
-        made.database.close()
-        made.broker.close()
-        if not keeps:
-            with psycopg.connect(url, autocommit=True) as connection:
-                drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-                connection.execute(drop.format(sql.Identifier(name)))
+    with own_database(services.database_url, "chaos", keeps=keeps) as own:
+        database, broker = Proxy(own), Proxy(services.broker_url)
+        try:
+            yield Servers(services=services, run=run, database_url=own, database=database, broker=broker)
+        finally:
+            database.close()
+            broker.close()

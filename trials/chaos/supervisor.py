@@ -2,21 +2,17 @@
 
 import sys
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from threading import Event, RLock, Thread
-from typing import TYPE_CHECKING
 
-from project.processes import CELERY, Child, Stack, logged
+from project.processes import Child, Stack, logged
 from trials.chaos.plan import BEATS, DISPENSERS, SENDERS, SERVES, WORKERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CHILDREN = 6
 """Pool processes of a worker: together more than the limits let run at once."""
 RESTART_AFTER = 1.0
 LOOK_EVERY = 0.1
-READY = logged(r" ready\.$")
 
 
 @dataclass(kw_only=True)
@@ -90,20 +86,19 @@ class Supervisor:
                         self.restarts[name] = self.restarts.get(name, 0) + 1
 
     def _start_worker(self, name: str) -> Child:
-        queues = ",".join(f"{self.run}-{queue}" for queue in SERVES[name])
-        return self._start_celery(name, "-Q", queues, "-c", str(CHILDREN))
+        return self._start_celery(name, SERVES[name], CHILDREN)
 
     def _start_dispenser(self, name: str) -> Child:
-        return self._start_celery(name, "-Q", f"{self.run}-dispenser", "-P", "threads", "-c", "2")
+        return self._start_celery(name, ["dispenser"], 2, "-P", "threads")
 
-    def _start_celery(self, name: str, *options: str) -> Child:
-        command = [*CELERY, "worker", "-n", f"{name}-{self.run}@%h", "-l", "INFO", *options]
-        env = {"CHAOS_NAME": name}
-        return self.stack.start(name, [*command, "--without-mingle", "--without-gossip"], ready=READY, env=env)
+    def _start_celery(self, name: str, queues: Sequence[str], concurrency: int, *options: str) -> Child:
+        return self.stack.start_worker(
+            name, "--without-mingle", "--without-gossip", *options, node=f"{name}-{self.run}",
+            queues=[f"{self.run}-{queue}" for queue in queues], concurrency=concurrency, env={"CHAOS_NAME": name}
+        )  # fmt: skip
 
     def _start_beat(self, name: str) -> Child:
-        command = [*CELERY, "beat", "-l", "INFO", "--pidfile="]
-        return self.stack.start(name, command, ready=logged(r"beat: Starting"), env={"CHAOS_NAME": name})
+        return self.stack.start_beat(name, env={"CHAOS_NAME": name})
 
     def _start_sender(self, name: str) -> Child:
         command = [sys.executable, "-m", "trials.chaos.producer"]

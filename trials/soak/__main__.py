@@ -4,27 +4,24 @@ Exits 0 only if everything stayed flat. Writes `.run/soak.json`.
 """
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import django
 import psycopg
-from psycopg import sql
 from rich.console import Console
 
 from project.processes import Stack
 from project.run_dirs import RUN
-from project.services import Services, create_database, embedded
+from project.screen import console, write
+from project.services import Services, embedded, own_database
 
 RESULT = RUN / "soak.json"
-DATABASES = {"DATABASE_URL": "soak", "SOAK_IDLE_URL": "soak_idle"}
 PROCESSES = 4
-"""Of the worker that runs the calls with direct delivery."""
+"""Of the worker that runs the calls."""
 SLOWEST = 60
 """The least rate that leaves something for each kind of traffic."""
 REMEDY = """autovacuum is off on this server: nothing could stay flat.
@@ -47,10 +44,9 @@ def main() -> int:
     os.environ["SOAK_DELIVERY"] = asked.delivery
     if asked.rate < SLOWEST:
         parser.error(f"--rate must be at least {SLOWEST}: the measured trips alone take half of that")
-    console = Console(width=None if sys.stdout.isatty() else 140)
     with embedded(name="soak") as services, _own_databases(services):
-        result = _soak(services, asked, console)
-    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+        result = _soak(services, asked, console(140))
+    write(RESULT, result)
     return 0 if result["ok"] else 1
 
 
@@ -68,8 +64,7 @@ def _soak(services: Services, asked: argparse.Namespace, console: Console) -> di
     gauge = run.prepare(asked.backlog, notes)
     own = gauges.EACH * fixtures.PROBES / gauges.PERIOD_S
     with Stack(services.run_dir, env={"SOAK_NOTES": str(notes)}) as stack:
-        if fixtures.IS_DIRECT:
-            stack.start_worker(queues=[fixtures.QUEUE], concurrency=PROCESSES)
+        stack.start_worker(queues=[fixtures.QUEUE], concurrency=PROCESSES)
         stack.start("churn", [sys.executable, "-m", "trials.soak.churn", str(asked.rate - own), str(notes)])
         course = run.run(gauge, asked.minutes, console.print)
         stack.ensure_running()
@@ -81,21 +76,14 @@ def _soak(services: Services, asked: argparse.Namespace, console: Console) -> di
 @contextmanager
 def _own_databases(services: Services) -> Iterator[None]:
     """Have two empty databases of the soak's own on the server at hand. Exits if nothing is vacuumed there."""
-    given = urlsplit(services.database_url)
-    names = {variable: f"{given.path.removeprefix('/')}_{name}" for variable, name in DATABASES.items()}
-    with psycopg.connect(services.database_url, autocommit=True) as connection:
+    server = services.database_url
+    with psycopg.connect(server) as connection:
         if connection.execute("SHOW autovacuum").fetchone() != ("on",):
             sys.exit(REMEDY)
-        try:
-            for variable, name in names.items():
-                create_database(services.database_url, name, replace=True)
-                os.environ[variable] = given._replace(path=f"/{name}").geturl()
-            os.environ["DJANGO_SETTINGS_MODULE"] = "trials.soak.settings"
-            yield
-        finally:
-            for name in names.values():
-                drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-                connection.execute(drop.format(sql.Identifier(name)))
+    with own_database(server, "soak") as busy, own_database(server, "soak_idle") as idle:
+        own = {"DATABASE_URL": busy, "SOAK_IDLE_URL": idle, "DJANGO_SETTINGS_MODULE": "trials.soak.settings"}
+        os.environ.update(own)
+        yield
 
 
 if __name__ == "__main__":

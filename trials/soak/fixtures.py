@@ -11,17 +11,14 @@ import uuid_utils.compat as uuid7
 from django.utils import timezone
 
 from dispatcher import api, engine
-from dispatcher.lanes import declared_delivery
-from dispatcher.lifecycle import claim, heartbeat, send
-from dispatcher.lifecycle.take import Taken, Taker, take
+from dispatcher.lifecycle import heartbeat, send
+from dispatcher.lifecycle.take import Taker, take
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
-from dispatcher.states import Delivery, State
 
 QUEUE = "soak"
-IS_DIRECT = declared_delivery(QUEUE) is Delivery.DIRECT
-PROBE_QUEUE = "soak-probe" if IS_DIRECT else QUEUE
-"""The queue of the calls that the measured trips dispatch: a direct worker of the churn would take them first."""
+PROBE_QUEUE = "soak-probe"
+"""The queue of the calls that the measured trips start. It is direct; the worker takes those of the other one."""
 TASK = "soak.nothing"
 TENANTS = 20
 PROBES = 5
@@ -50,18 +47,9 @@ def declare_keys() -> None:
 
 def fill_full(here: heartbeat.WorkerInfo) -> heartbeat.ReservedCall:
     """Let one call take all the room of `full` for as long as this worker's heart beats."""
-    write([call("full")])
-    if IS_DIRECT:
-        (start,) = take(taker(here, QUEUE), room=1).starts
-        return start.call.id, start.call.ticket
-    (made,) = dispatch(QUEUE, 1).dispatched
-    claim.claim(made.id, made.ticket, worker=here.id)
-    return made.id, made.ticket
-
-
-def dispatch(queue: str, most: int) -> Taken:
-    """Dispatch up to so many calls of a queue that the broker delivers, in one trip."""
-    return take(Taker(queues=[queue], becomes=State.DISPATCHED), room=most)
+    write([replace(call("full"), queue=PROBE_QUEUE)])
+    (start,) = take(taker(here), room=1).starts
+    return start.call.id, start.call.ticket
 
 
 def let_wait(backlog: int, here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:
@@ -74,15 +62,16 @@ def let_wait(backlog: int, here: heartbeat.WorkerInfo, full: heartbeat.ReservedC
 
 
 def worker(name: str) -> heartbeat.WorkerInfo:
-    """Return a worker that takes messages of the soak's queue; it lives from its first heartbeat on."""
+    """Return a worker of the measured trips; it lives from its first heartbeat on."""
+    queues = [PROBE_QUEUE]
     return heartbeat.WorkerInfo(
-        id=uuid7.uuid7(), name=name, host=gethostname(), pid=getpid(), pool="threads", processes=1, queues=[QUEUE]
+        id=uuid7.uuid7(), name=name, host=gethostname(), pid=getpid(), pool="threads", processes=1, queues=queues
     )
 
 
-def taker(here: heartbeat.WorkerInfo, queue: str) -> Taker:
-    """Return a worker as the trips of direct delivery know it."""
-    return Taker(worker=here.id, queues=[queue], tasks=[TASK])
+def taker(here: heartbeat.WorkerInfo) -> Taker:
+    """Return a worker as the measured trips know it."""
+    return Taker(worker=here.id, queues=[PROBE_QUEUE], tasks=[TASK])
 
 
 def keep(here: heartbeat.WorkerInfo, full: heartbeat.ReservedCall) -> None:

@@ -14,17 +14,17 @@ from django.conf import settings
 from django.db import connection, connections
 from django.test import override_settings
 
-from dispatcher import ending, engine
-from dispatcher.lifecycle import heartbeat, publish
+from dispatcher import ending
+from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.lifecycle.take import Start, Taken, take
+from dispatcher.lifecycle.take import Start, take
 from dispatcher.models import CallQueue
 from dispatcher.states import DUE, State
 from trials.soak import fixtures
 from trials.soak.verdict import Reading
 
 EACH = 3
-"""Calls that each lane of a measured trip dispatches."""
+"""Calls that a measured trip starts of each lane."""
 IDLE = "idle"
 """The database without a churn."""
 PERIOD_S = 0.5
@@ -110,21 +110,10 @@ class Gauges:
         return [line for line in lines if since <= line["at"] <= until]
 
 
-def busy_trip(here: heartbeat.WorkerInfo) -> float | None:
-    """Measure a trip beside the churn; the workers run what it dispatches, like all else."""
-    if fixtures.IS_DIRECT:
-        return _step(here)
-    made, took = _dispatch()
-    publish.publish(made.dispatched)
-    if took is None:
-        engine.dispense()
-    return took
-
-
 def idle_trip(here: heartbeat.WorkerInfo) -> float | None:
     """Measure the same trip in the idle database, and forget its calls."""
     with on_idle():
-        took = _step(here) if fixtures.IS_DIRECT else _dispatch()[1]
+        took = busy_trip(here)
     _run("forget_slots", using=IDLE)
     _run("forget_calls", using=IDLE)
     return took
@@ -137,26 +126,14 @@ def on_idle() -> Iterator[None]:
         yield
 
 
-def _dispatch() -> tuple[Taken, float | None]:
-    """Let calls wait in lanes of their own, and measure the milliseconds in which a trip dispatches all of them.
+def busy_trip(here: heartbeat.WorkerInfo) -> float | None:
+    """Let calls wait in lanes of their own, and measure the milliseconds of the trip that starts all of them.
 
-    Always as many of as many lanes, under the key that all that moves spends. None if another trip held one of the
-    lanes, as it does where a call is tried again.
+    Always as many of as many lanes, under the key that all that moves spends; then their ends are recorded. None if the
+    trip left some, as where another one had a key locked.
     """
     fixtures.write(fixtures.probe_calls(EACH))
-    began = monotonic()
-    made = fixtures.dispatch(fixtures.PROBE_QUEUE, EACH * fixtures.PROBES)
-    took = (monotonic() - began) * 1_000
-    return made, took if len(made.dispatched) == EACH * fixtures.PROBES else None
-
-
-def _step(here: heartbeat.WorkerInfo) -> float | None:
-    """Measure the same as the trip of a direct worker, which starts the calls, too; then record that they have ended.
-
-    None if the trip left some, as where another one had a key locked.
-    """
-    fixtures.write(fixtures.probe_calls(EACH))
-    taker = fixtures.taker(here, fixtures.PROBE_QUEUE)
+    taker = fixtures.taker(here)
     began = monotonic()
     starts = take(taker, room=EACH * fixtures.PROBES).starts
     took = (monotonic() - began) * 1_000

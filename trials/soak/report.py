@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from project.screen import mark, table
 from trials.soak.run import Course
 from trials.soak.verdict import Finding, Reading, judge, judge_load, judge_sizes, judge_work
 
@@ -65,22 +66,10 @@ def as_json(
 
 
 def _readings(readings: Iterable[Reading]) -> Table:
-    table = Table("Reading", title="What was read")
-    for heading in (
-        "median trip",
-        "worst",
-        "idle trip",
-        "by idle",
-        "median send",
-        "calls/s",
-        "waiting",
-        "oldest snapshot",
-        "MB",
-        "dead rows",
-    ):
-        table.add_column(heading, justify="right")
+    figures = ("median trip", "worst", "idle trip", "by idle", "median send", "calls/s", "waiting")
+    read = table("What was read", "Reading", figures=[*figures, "oldest snapshot", "MB", "dead rows"])
     for each in readings:
-        table.add_row(
+        read.add_row(
             each.label,
             f"{each.trip_ms:.1f} ms",
             f"{each.worst_trip_ms:.0f} ms",
@@ -93,22 +82,15 @@ def _readings(readings: Iterable[Reading]) -> Table:
             f"{sum(each.bytes.values()) / 1e6:.1f}",
             f"{sum(each.dead.values()):,}",
         )
-    return table
+    return read
 
 
 def _verdicts(part: str, labels: Iterable[str], found: Iterable[Finding]) -> Table:
-    table = Table("Figure", title=part)
-    for heading in (*labels, "ratio", "bound", ""):
-        table.add_column(heading, justify="right")
+    verdicts = table(part, "Figure", figures=[*labels, "ratio", "bound", ""])
     for finding in found:
-        table.add_row(
-            finding.name,
-            *(_number(value) for value in finding.values),
-            f"{finding.ratio:.2f}",
-            f"{finding.bound:g}",
-            "[green]ok[/]" if finding.ok else "[bold red]short[/]",
-        )
-    return table
+        values = map(_number, finding.values)
+        verdicts.add_row(finding.name, *values, f"{finding.ratio:.2f}", f"{finding.bound:g}", mark(is_ok=finding.ok))
+    return verdicts
 
 
 def _number(value: float) -> str:

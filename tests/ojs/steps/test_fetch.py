@@ -169,15 +169,6 @@ def test_the_number_of_an_attempt_takes_no_call_from_the_next_worker() -> None:
     assert isinstance(worker_reports.ack(call.id, result=None, attempt=1, worker="two"), CallQueue)
 
 
-def test_a_call_that_is_given_back_twice_waits_once() -> None:
-    first, second = send(2)
-    (call,) = fetch()
-    for _ in range(2):
-        assert isinstance(worker_reports.requeue(call.id, ticket=call.ticket), CallQueue)
-    assert [each.id for each in fetch(count=3)] == [first.id, second.id]
-    assert worker_reports.requeue(call.id, ticket=call.ticket) == ANOTHERS
-
-
 def test_a_call_that_runs_in_celery_is_not_reported_over_http() -> None:
     (call,) = send(queue="celerys")
     claim.claim(call.id, seen(call).ticket)  # type: ignore[arg-type]
@@ -205,14 +196,6 @@ def test_a_call_after_whose_fetches_no_worker_is_seen_ends_all_the_same() -> Non
         engine.tick(now=fetched[0].started_at + 2 * SECOND)
     assert attempts == [1, 1, 1, 2, 2, 2]
     assert CallQueue.objects.get().state == State.DISCARDED
-
-
-def test_a_lapsed_lease_ends_a_call_without_attempts_left() -> None:
-    send(extras=OjsOptions(visibility=SECOND), retry={"max_attempts": 1})
-    (call,) = fetch(worker="one")
-    worker_reports.record_progress(call.id, Progress(progress=0.5), ticket=call.ticket)
-    engine.tick(now=call.started_at + 2 * SECOND)
-    assert seen(call).state == "discarded"
 
 
 def test_a_heartbeat_renews_the_lease_but_not_the_time_of_the_attempt() -> None:
