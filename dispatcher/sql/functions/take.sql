@@ -187,8 +187,9 @@ BEGIN
                  COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
                           'broker') AS delivery,
                  -- Where as many are on their way as may be, their ends come again.
-                 COALESCE(bounds.has > 0 OR bounds.had >= CASE p_becomes WHEN 'active' THEN p_publish ELSE p_room END,
-                          p_becomes = 'active' OR p_room = 0 OR mine.name <> ALL (p_queues)) AS has_room
+                 mine.name <> ALL (v_found.full_queues)
+                 AND (bounds.has = 0 AND bounds.had < CASE p_becomes WHEN 'active' THEN p_publish ELSE p_room END)
+                     IS NOT TRUE AS has_room
             FROM (SELECT DISTINCT name FROM unnest(v_queues || v_fair || p_queues) AS queue (name)
                    ORDER BY name) AS mine
             LEFT JOIN unnest(v_found.published, v_found.publish_room, v_chosen.publish_left)
