@@ -551,6 +551,7 @@ class Found:
     turn_keys: set[int] = field(default_factory=set)
     is_parked: bool = False
     publish: dict[str, int] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -700,6 +701,7 @@ def _find(state: State, trip: Trip, looked_at: set[int], made_ready: set[str]) -
     if trip.becomes == "dispatched":
         rooms = {queue: _queue_room(state, queue, trip.room, trip) for queue in queues}
         found.publish = {queue: most for queue, most in rooms.items() if most > 0}
+        found.full = rooms.keys() - found.publish.keys()
         queues = [*found.publish]
     keys, slept = _read_notes(state, trip, queues, made_ready)
     found.open |= keys
@@ -1320,11 +1322,8 @@ def _wake_others(
 
 def _is_bounded(trip: Trip, found: Found, chosen: Chosen, queue: str) -> bool:
     """Return whether as many calls of a queue are on their way as may be, as far as the trip has counted them."""
-    is_own = trip.becomes == "dispatched" and queue in trip.queues and trip.room > 0
     want = trip.room if trip.becomes == "dispatched" else trip.publish
-    if queue not in found.publish:
-        return is_own
-    return chosen.publish.get(queue) == 0 and found.publish[queue] < want
+    return queue in found.full or (chosen.publish.get(queue) == 0 and found.publish[queue] < want)
 
 
 def _rest(state: State, trip: Trip, chosen: Chosen, again_at: int | None) -> int | None:
