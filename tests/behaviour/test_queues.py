@@ -172,6 +172,17 @@ def test_near_the_bound_an_end_lets_several_calls_go_or_none(drive: Broker, sett
 
 
 @of_the_broker
+def test_an_end_lets_ten_calls_go_and_their_ends_the_others(drive: Broker, settings: Any) -> None:
+    settings.DISPATCHER = {"dispatch_ahead": 1}
+    calls = drive.send_many(30)
+    settings.DISPATCHER = {}
+    (run,) = drive.take()
+    drive.end(run)
+    assert on_the_way() == 10
+    assert drive.drain() == ids(calls[1:])
+
+
+@of_the_broker
 def test_a_send_leaves_its_call_to_ends_while_each_process_has_one_on_its_way(drive: Broker) -> None:
     come(drive)
     calls = [drive.send() for _ in range(4)]
