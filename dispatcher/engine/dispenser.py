@@ -74,11 +74,14 @@ def dispense_briefly(*, queues: Collection[str] = ()) -> int:
 def serve(taken: Taken, *, comes_again: bool = True) -> None:
     """Publish what a trip has dispatched, and dispense the queues that it has found ready.
 
-    comes_again: whether the taker makes its next trip at `again_at`; otherwise one is made for it.
+    Of a queue of which it has dispatched calls, the ends of these let the others go. comes_again: whether the taker
+    makes its next trip at `again_at`; otherwise one is made for it.
     """
     publish.publish(taken.dispatched)
-    if taken.publish or (taken.again_at is not None and not comes_again):
-        dispense_briefly(queues=taken.publish)
+    queues = {*taken.publish}.difference(call.queue for call in taken.dispatched)
+    is_left = taken.again_at is not None and not (comes_again or (taken.dispatched and taken.has_more))
+    if queues or is_left:
+        dispense_briefly(queues=queues)
 
 
 def serve_limited() -> None:

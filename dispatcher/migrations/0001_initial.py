@@ -1160,5 +1160,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("7bfca703"),
+        InstallFunctions("bc1681c3"),
     ]

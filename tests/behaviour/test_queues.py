@@ -162,6 +162,40 @@ def test_one_more_in_the_setting_does_not_let_fewer_calls_go(drive: Broker, sett
 
 
 @of_the_broker
+def test_near_the_bound_an_end_lets_several_calls_go_or_none(drive: Broker, settings: Any) -> None:
+    settings.DISPATCHER = {"dispatch_ahead": 200}
+    drive.send_many(203)
+    for expected in (199, 200, 199, 199):
+        (run,) = drive.take()
+        drive.end(run)
+        assert on_the_way() == expected
+
+
+@of_the_broker
+def test_an_end_lets_ten_calls_go_and_their_ends_the_others(drive: Broker, settings: Any) -> None:
+    settings.DISPATCHER = {"dispatch_ahead": 1}
+    calls = drive.send_many(30)
+    settings.DISPATCHER = {}
+    (run,) = drive.take()
+    drive.end(run)
+    assert on_the_way() == 10
+    assert drive.drain() == ids(calls[1:])
+
+
+@of_the_broker
+def test_a_send_leaves_its_call_to_ends_while_each_process_has_one_on_its_way(drive: Broker) -> None:
+    come(drive)
+    calls = [drive.send() for _ in range(4)]
+    assert drive.states(calls) == [State.DISPATCHED] * 2 + [State.AVAILABLE] * 2
+    first, second = drive.take(2)
+    drive.end(first)
+    assert drive.states(calls[2:]) == [State.DISPATCHED] * 2
+    drive.take(2)
+    assert drive.state(drive.send()) is State.DISPATCHED
+    drive.end(second)
+
+
+@of_the_broker
 def test_what_its_queue_holds_goes_before_what_an_end_lets_in(drive: Broker, settings: Any) -> None:
     settings.DISPATCHER = {"dispatch_ahead": 96}
     drive.key(concurrency=1)

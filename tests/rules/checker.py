@@ -238,13 +238,21 @@ def _latest(state: State, key: Key, cost: int, trip: Trip) -> float | None:
     return max(own, min(times)) if times else None
 
 
+def _is_bounded(after: State, trip: Trip, queue: str) -> bool:
+    """Return whether a trip dispatches no more of a queue: no worker serves it, or enough are on their way."""
+    ahead, most = trip.tuning.ahead, max(trip.room, trip.publish)
+    unclaimed = sum(call.state == "dispatched" and after.lanes[call.lane].queue == queue for call in after.calls)
+    is_served = any(queue in each.queues and each.serves_until > trip.now for each in after.workers.values())
+    return (trip.tuning.needs_worker and not is_served) or ahead - unclaimed < max(1, min(most, ahead // 100))
+
+
 def _unannounced(before: State, after: State, trip: Trip, answer: Answer) -> Iterator[str]:
     """Find lanes that a trip made ready without publishing them or waking an idle worker."""
     for lane in after.lanes.values():
         if lane.place != 0 or before.lanes[lane.id].place == 0 or not after.waiting(lane.id):
             continue
         if after.deliveries.get(lane.queue, "broker") == "broker":
-            if lane.queue not in answer.publish:
+            if lane.queue not in answer.publish and not _is_bounded(after, trip, lane.queue):
                 yield f"lane {lane.id} of {lane.queue} is ready, and no dispenser is asked"
         elif not any(lane.queue in before.processes[id].queues for id in answer.wake):
             idle = [

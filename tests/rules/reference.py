@@ -551,6 +551,7 @@ class Found:
     turn_keys: set[int] = field(default_factory=set)
     is_parked: bool = False
     publish: dict[str, int] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -615,6 +616,7 @@ class Chosen:
     wake: list[Any] = field(default_factory=list)
     open: set[int] = field(default_factory=set)
     left: int = 0
+    publish: dict[str, int] = field(default_factory=dict)
     paid: dict[Line, int] = field(default_factory=dict)
 
 
@@ -699,6 +701,7 @@ def _find(state: State, trip: Trip, looked_at: set[int], made_ready: set[str]) -
     if trip.becomes == "dispatched":
         rooms = {queue: _queue_room(state, queue, trip.room, trip) for queue in queues}
         found.publish = {queue: most for queue, most in rooms.items() if most > 0}
+        found.full = rooms.keys() - found.publish.keys()
         queues = [*found.publish]
     keys, slept = _read_notes(state, trip, queues, made_ready)
     found.open |= keys
@@ -760,7 +763,8 @@ def _queue_room(state: State, queue: str, want: int, trip: Trip) -> int:
     if want <= 0 or (trip.tuning.needs_worker and not is_served):
         return 0
     unclaimed = sum(call.state == "dispatched" and state.lanes[call.lane].queue == queue for call in state.calls)
-    return min(want, max(0, trip.tuning.ahead - unclaimed))
+    left = trip.tuning.ahead - unclaimed
+    return min(want, left) if left >= max(1, min(want, trip.tuning.ahead // 100)) else 0
 
 
 def _limited(state: State, trip: Trip, queues: list[str]) -> list[int]:
@@ -807,8 +811,8 @@ class _Choice:
         self.state, self.trip, self.found = state, trip, found
         self.now, self.until = trip.now, trip.now + trip.tuning.horizon
         self.keys = found.keys
-        self.chosen = Chosen(left=trip.room, open={*found.open})
-        self.publish = dict(found.publish)
+        self.chosen = Chosen(left=trip.room, open={*found.open}, publish=dict(found.publish))
+        self.publish = self.chosen.publish
         self.due = dict(zip(trip.queues, trip.due or (), strict=trip.due is not None))
         self.stride = dict(zip(trip.queues, trip.stride or (), strict=trip.stride is not None))
         self.done: set[int] = set()
@@ -1296,9 +1300,10 @@ def _leave(
     again_at = least(*(note.at for note in chosen.notes)) if trip.becomes == "active" else None
     is_useful = chosen.left <= 0 or bool(chosen.starts or chosen.fates)
     is_useful |= any(not move.is_turn for move in chosen.moves.values())
-    is_ready = any(lane.place == READY and lane.queue in trip.queues for lane in state.lanes.values())
-    queues |= {*trip.queues} if is_ready else set()
-    if (is_ready or fair & {*trip.queues}) and trip.room > 0:
+    ready = {lane.queue for lane in state.lanes.values() if lane.place == READY and lane.queue in trip.queues}
+    queues |= ready
+    full = {queue for queue in queues | fair if _is_bounded(trip, found, chosen, queue)}
+    if (ready | fair & {*trip.queues}) - full and trip.room > 0:
         again_at = now if is_useful else least(again_at, now + 20 * MILLISECOND)
     woken, publish = _wake_others(state, trip, chosen, queues, fair, is_useful=is_useful)
     again_at = _rest(state, trip, chosen, again_at)
@@ -1306,7 +1311,7 @@ def _leave(
         started=[*chosen.starts],
         fates={fate.call.id: fate.fate for fate in chosen.fates},
         wake=woken,
-        publish=publish,
+        publish=publish - full,
         again_at=again_at,
         ended=ended,
         freed=freed,
@@ -1330,6 +1335,12 @@ def _wake_others(
         elif is_useful or queue not in trip.queues or delivery != "direct" or trip.becomes != "active":
             woken |= {wake(state, queue, None, trip, other_than=trip.process)} - {None}
     return woken, publish
+
+
+def _is_bounded(trip: Trip, found: Found, chosen: Chosen, queue: str) -> bool:
+    """Return whether as many calls of a queue are on their way as may be, as far as the trip has counted them."""
+    want = trip.room if trip.becomes == "dispatched" else trip.publish
+    return queue in found.full or (chosen.publish.get(queue) == 0 and found.publish[queue] < want)
 
 
 def _rest(state: State, trip: Trip, chosen: Chosen, again_at: int | None) -> int | None:

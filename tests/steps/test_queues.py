@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.audit import audit
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import claim, heartbeat
@@ -62,6 +63,18 @@ def test_workers_that_are_long_gone_are_forgotten() -> None:
     assert Worker.objects.exists()
     engine.cleanup(now=at(86_401))
     assert not Worker.objects.exists()
+
+
+# Queues that are full
+
+
+def test_a_trip_to_a_full_queue_is_not_made_again(settings: Any) -> None:
+    settings.DISPATCHER = {"queue_grace": None, "dispatch_ahead": 1}
+    for _ in range(2):
+        CallQueue.objects.send("noop")
+    with mock.patch.object(sql, "ask", wraps=sql.ask) as ask:
+        assert engine.dispense() == 0
+    assert [asked.args[0] for asked in ask.mock_calls].count("take") == 1
 
 
 # Messages in a long line

@@ -372,5 +372,5 @@ BEGIN
       FROM @line_up(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
   END IF;
   RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
-          v_open, v_left, v_lines);
+          v_open, v_left, v_publish, v_lines);
 END $$;

@@ -25,5 +25,6 @@ CREATE TYPE @chosen AS (
     counted @key_room[],      -- starts of the trip that are earlier than the last of their key
     open bigint[],            -- keys to look at, and those that stopped a lane
     room_left int,
+    publish_left int[],       -- of the queues whose calls may be published (see found)
     lines @line[]             -- what shares have got of fair keys (see shares)
 );

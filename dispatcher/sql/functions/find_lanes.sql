@@ -16,6 +16,7 @@ CREATE TYPE @found AS (
     turn_keys bigint[],       -- those of these keys that have room
     published text[],         -- queues whose calls may be published, and how many
     publish_room int[],
+    full_queues text[],       -- own queues that have no room: their calls are left to the ends of those on their way
     queues text[],            -- those of lanes that notes have made ready
     again_at timestamptz
 );
@@ -42,6 +43,7 @@ DECLARE
   v_turn_keys bigint[] := '{}';
   v_published text[] := '{}';
   v_publish_room int[] := '{}';
+  v_full text[] := '{}';
   v_has_limited bool;
   v_has_kept bool;
   v_is_parked bool := false;
@@ -60,10 +62,12 @@ BEGIN
            WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL
     INTO v_queues, v_is_noted;
   IF p_delivery = 'broker' AND v_queues <> '{}' THEN
-    SELECT COALESCE(array_agg(queue.name), '{}'), COALESCE(array_agg(queue.room), '{}') INTO v_published, v_publish_room
+    SELECT COALESCE(array_agg(queue.name) FILTER (WHERE queue.room > 0), '{}'),
+           COALESCE(array_agg(queue.room) FILTER (WHERE queue.room > 0), '{}'),
+           COALESCE(array_agg(queue.name) FILTER (WHERE queue.room = 0), '{}')
+      INTO v_published, v_publish_room, v_full
       FROM (SELECT mine.name, @queue_room(mine.name, p_room, p_tuning, v_now) AS room
-              FROM unnest(v_queues) AS mine (name)) AS queue
-     WHERE queue.room > 0;
+              FROM unnest(v_queues) AS mine (name)) AS queue;
     v_queues := v_published;
   END IF;
 
@@ -212,7 +216,7 @@ BEGIN
       CONTINUE WHEN v_other.taker IS NULL;
       IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
         v_left := @queue_room(v_other.queue, p_publish, p_tuning, v_now);
-        CONTINUE WHEN v_left = 0;
+        CONTINUE WHEN COALESCE(v_left, 0) = 0;
         v_published := v_published || v_other.queue;
         v_publish_room := v_publish_room || v_left;
       END IF;
@@ -228,5 +232,5 @@ BEGIN
                      WHERE spent.id <> ALL (v_ids || v_busy));
   END LOOP;
   RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
-          v_publish_room, v_noted_queues, v_again_at);
+          v_publish_room, v_full, v_noted_queues, v_again_at);
 END $$;

@@ -1,10 +1,12 @@
 -- queue_room: how many calls of a queue may be dispatched, of `p_want`: none, if it is not the broker's or no live
 -- worker serves it. No more than `ahead` are dispatched and not claimed. Far below that bound nothing is locked; near
--- it, one trip at a time counts. Relies on call_in_flight.
+-- it, one trip at a time counts (NULL: another one does), and none dispatches anything before a hundredth of the bound
+-- is free, so that a trip dispatches several: those that are on their way end, and each end looks again.
+-- Relies on call_in_flight.
 CREATE FUNCTION @queue_room(p_queue text, p_want int, p_tuning @tuning, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_unclaimed int;
+  v_room int;
 BEGIN
   IF p_want <= 0
      OR (p_tuning.needs_worker AND NOT EXISTS (
@@ -13,13 +15,14 @@ BEGIN
     RETURN 0;
   END IF;
   FOR v_try IN 1 .. 2 LOOP
-    v_unclaimed := (
+    v_room := p_tuning.ahead - (
       SELECT count(*) FROM (
         SELECT FROM dispatcher_callqueue AS call
          WHERE call.queue = p_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
          LIMIT p_tuning.ahead) AS call);
-    EXIT WHEN v_try = 2 OR v_unclaimed + 32 * p_want <= p_tuning.ahead;
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('dispatcher.queue.' || p_queue, 0)) THEN RETURN 0; END IF;
+    IF v_room < LEAST(p_want, p_tuning.ahead / 100) THEN RETURN 0; END IF;
+    EXIT WHEN v_try = 2 OR v_room >= 32 * p_want;
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('dispatcher.queue.' || p_queue, 0)) THEN RETURN NULL; END IF;
   END LOOP;
-  RETURN LEAST(p_want, p_tuning.ahead - v_unclaimed);
+  RETURN LEAST(p_want, v_room);
 END $$;

@@ -178,16 +178,22 @@ BEGIN
                      AND (SELECT idle.id FROM dispatcher_process AS idle WHERE idle.idle_at IS NOT NULL LIMIT 1)
                          IS NOT NULL
                 THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
-         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker'), '{}'),
-         COALESCE(bool_or(queue.name = ANY (p_queues)), false),
+         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.has_room), '{}'),
+         COALESCE(bool_or(queue.name = ANY (p_queues) AND queue.has_room), false),
          -- Where as many starts as a process takes ahead (16) would fill a key, it would keep them from the others.
          EXISTS (SELECT FROM unnest(v_chosen.keys) AS key WHERE key.room < 16)
     INTO wake, publish, v_is_ready, v_is_scarce
     FROM (SELECT mine.name,
                  COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
-                          'broker') AS delivery
+                          'broker') AS delivery,
+                 -- Where as many are on their way as may be, their ends come again.
+                 mine.name <> ALL (v_found.full_queues)
+                 AND (bounds.has = 0 AND bounds.had < CASE p_becomes WHEN 'active' THEN p_publish ELSE p_room END)
+                     IS NOT TRUE AS has_room
             FROM (SELECT DISTINCT name FROM unnest(v_queues || v_fair || p_queues) AS queue (name)
                    ORDER BY name) AS mine
+            LEFT JOIN unnest(v_found.published, v_found.publish_room, v_chosen.publish_left)
+                   AS bounds (queue, had, has) ON bounds.queue = mine.name
            WHERE mine.name = ANY (v_fair)
               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
                    WHERE site.place = 0 AND site.queue = mine.name

@@ -3,6 +3,8 @@
 -- there (it was sent earlier, and committed later), the lane is parked for another one: it is looked at again. So is a
 -- lane whose note was old at the commit: trips read young notes alone.
 -- A call that waits no more was found by a trip, which wakes others as far as it leaves something to do.
+-- A queue whose calls are published needs a trip only if its workers may have nothing to do: where as many are on their
+-- way as these have processes, each of those ends, and looks for more.
 -- The commit is not waited for: the note of the send outlasts a crash. Relies on lanesite_lane and call_waiting.
 CREATE FUNCTION @wake_workers(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
 RETURNS TABLE (queue text, is_published bool, worker_id uuid)
@@ -13,6 +15,8 @@ DECLARE
   v_queues text[] := p_queues;
   v_sent record;
   v_delivery text;
+  v_queue text;
+  v_processes int;
 BEGIN
   FOR v_sent IN
     -- Each by its id alone: a plan that was made while there were few calls or lanes would read them all.
@@ -52,7 +56,18 @@ BEGIN
     v_delivery := (SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = queue);
     is_published := COALESCE(v_delivery, 'broker') = 'broker' OR p_is_eager AND v_delivery = 'direct';
     worker_id := NULL;
-    IF NOT is_published THEN
+    IF is_published THEN
+      v_queue := queue;
+      v_processes := (
+        SELECT sum(worker.processes) FROM dispatcher_worker AS worker
+         WHERE v_queue = ANY (worker.queues) AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
+           AND worker.seen_at > clock_timestamp() - p_silence);
+      is_published := p_is_eager OR COALESCE(v_processes > (
+        SELECT count(*) FROM (
+          SELECT FROM dispatcher_callqueue AS call
+           WHERE call.queue = v_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
+           LIMIT v_processes) AS call), true);
+    ELSE
       worker_id := @wake(queue, NULL, NULL, p_silence, clock_timestamp());
       IF worker_id IS NOT NULL THEN
         PERFORM set_config('synchronous_commit', 'off', true);

@@ -18,7 +18,7 @@ SELECT stopping.name AS stopped_by, stopping.members, COALESCE(stopping.has_room
        {{queue_delivery(call.queue)}} AS delivery,
        {{queue_has_worker(call.queue, clock.now)}} AS is_served,
        {{queue_has_idle(call.queue, clock.now)}} AS is_worker_idle,
-       ({{queue_unclaimed(call.queue)}}) >= %(ahead)s::int AS is_full,
+       {{queue_is_full(call.queue)}} AS is_full,
        call.queue, call.task, call.returns,
        {{task_has_worker(call.queue, call.task, clock.now)}} AS is_known,
        CASE WHEN call.state = 'scheduled' THEN call.scheduled_at END AS until,
