@@ -84,6 +84,21 @@ def test_the_strategy_that_an_event_names_is_the_one_that_is_spent(api: Api) -> 
     assert (exceeded["strategy"], exceeded["limit"], exceeded["current"]) == ("rate", 2, 2)
 
 
+def test_what_a_trip_releases_and_stops_is_written_by_one_statement(api: Api) -> None:
+    first, *_ = (api.push(rate_limit={"key": "one", "concurrency": 1}) for _ in range(3))
+    api.fetch()
+    api.fetch()
+    api.ack(first)
+    with connection.cursor() as cursor, sql.notices() as noticed:
+        sql.change("load_auto_explain", {})
+        for name, value in {"log_level": "notice", "log_nested_statements": "on", "log_min_duration": "0"}.items():
+            cursor.execute(f"SET auto_explain.{name} = '{value}'")
+        api.fetch(count=3)
+        cursor.execute("SET auto_explain.log_min_duration = -1")
+    assert len(events_of(api, "rate_limit.*")) == 3
+    assert sum("Insert on dispatcher_eventlogentry" in plan for plan, _ in noticed) == 1
+
+
 def test_a_wait_is_one_event_however_often_a_limit_stops_it(api: Api) -> None:
     jobs = [api.push(rate_limit={"key": "one", "concurrency": 1}) for _ in range(2)]
     api.fetch()
