@@ -29,7 +29,7 @@ class _Sent:
     firsts: dict[int, UUID] = field(default_factory=dict)
     unplaced: set[UUID] = field(default_factory=set)
     seen_at: float = inf
-    """When the first of them saw that nobody need be woken; -inf: somebody is to be."""
+    """When the first of them saw that no process need be woken; -inf: one is to be."""
 
 
 def write(drafts: Sequence[send.Draft]) -> list[CallQueue]:
@@ -42,7 +42,7 @@ def write(drafts: Sequence[send.Draft]) -> list[CallQueue]:
 def after_commit(calls: Iterable[CallQueue | Moved], *, seen_at: float = -inf) -> None:
     """Serve calls after the commit, together with the others of the transaction, once; not those that have to wait.
 
-    seen_at: see send.Sent. Nobody is woken where the commit came so soon after it that a process which has become idle
+    seen_at: see send.Sent. No process is woken where the commit came so soon that one which has become idle
     meanwhile looks again by itself.
     """
     added = [call for call in calls if call.lane_id is None or call.state == State.AVAILABLE]

@@ -94,7 +94,7 @@ class Sent:
 
     calls: list[CallQueue]
     seen_at: float = inf
-    """When the statement saw that nobody need be woken, by the monotonic clock; -inf: somebody is to be."""
+    """When the statement saw that no process need be woken, by the monotonic clock; -inf: one is to be."""
 
 
 def draft(
