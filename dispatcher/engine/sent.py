@@ -3,7 +3,9 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
+from math import inf
+from time import monotonic
+from typing import Final
 from uuid import UUID
 
 from dispatcher import lanes, sql
@@ -16,28 +18,33 @@ from dispatcher.states import State
 
 _SENT = "dispatcher_sent"
 """The attribute of a connection that holds what its transaction has sent."""
+_LONG_S: Final = 0.01
+"""After how long a process that has marked itself idle may have looked again: it looks until 20 ms after the mark."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Sent:
     """The first call of each lane, and those without a lane."""
 
     firsts: dict[int, UUID] = field(default_factory=dict)
     unplaced: set[UUID] = field(default_factory=set)
+    seen_at: float = inf
+    """When the first of them saw that no process need be woken; -inf: one is to be."""
 
 
 def write(drafts: Sequence[send.Draft]) -> list[CallQueue]:
     """Write checked calls, and serve them after their commit. Raises UnknownKey or CallNeverRuns."""
     sent = send.write(drafts)
-    is_woken = sent.dispense is not None
-    after_commit(call for call in sent.calls if call.lane_id is None or not is_woken)
-    if sent.dispense:
-        sql.after_commit(partial(dispenser.dispense_briefly, queues=sent.dispense))
+    after_commit(sent.calls, seen_at=sent.seen_at)
     return sent.calls
 
 
-def after_commit(calls: Iterable[CallQueue | Moved]) -> None:
-    """Serve calls after the commit, together with the others of the transaction, once; not those that have to wait."""
+def after_commit(calls: Iterable[CallQueue | Moved], *, seen_at: float = -inf) -> None:
+    """Serve calls after the commit, together with the others of the transaction, once; not those that have to wait.
+
+    seen_at: see send.Sent. No process is woken where the commit came so soon that one which has become idle
+    meanwhile looks again by itself.
+    """
     added = [call for call in calls if call.lane_id is None or call.state == State.AVAILABLE]
     if not added:
         return
@@ -46,6 +53,7 @@ def after_commit(calls: Iterable[CallQueue | Moved]) -> None:
         # These are left from a transaction that was rolled back.
         connection.__dict__.pop(_SENT, None)
     sent: _Sent = connection.__dict__.setdefault(_SENT, _Sent())
+    sent.seen_at = min(sent.seen_at, seen_at)
     for call in added:
         if call.lane_id is None:
             sent.unplaced.add(call.id)
@@ -53,9 +61,8 @@ def after_commit(calls: Iterable[CallQueue | Moved]) -> None:
             sent.firsts.setdefault(call.lane_id, call.id)
 
     def serve_once() -> None:
-        firsts, unplaced = [*sent.firsts.values()], {*sent.unplaced}
-        sent.firsts.clear()
-        sent.unplaced.clear()
+        firsts, unplaced = sent.firsts.values() if monotonic() - sent.seen_at > _LONG_S else (), sent.unplaced
+        sent.firsts, sent.unplaced, sent.seen_at = {}, set(), inf
         serve(firsts, unplaced)
 
     sql.after_commit(serve_once)

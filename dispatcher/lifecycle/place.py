@@ -53,6 +53,8 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
     Those whose key or lane another open transaction has made are left for a later time, after a wait of `lock_wait`.
     So are others when such waits have taken _PATIENCE; the order is random, so that all have their turn.
     """
+    if not calls:
+        return []
     unplaced = CallQueue.objects.filter(id__in=list(calls), lane=None, finished_at=None).order_by("position", "id")
     rows = list(unplaced.only("queue", "priority", "on_limit", "placement"))
     if not rows:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, partial
+from math import inf
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,7 +19,6 @@ from dispatcher.conf import conf, is_eager
 from dispatcher.errors import CallInvalid, CallNeverRuns, CallTooLarge, PolicyInvalid
 from dispatcher.extension import registered
 from dispatcher.lanes import Kind, Placement, mixture
-from dispatcher.lifecycle import wake
 from dispatcher.limits.policy import Policy
 from dispatcher.limits.retry import Retry
 from dispatcher.models import CallQueue
@@ -27,9 +27,6 @@ from dispatcher.signals import policy_ignored
 from dispatcher.states import OnLimit, State
 
 logger = logging.getLogger(__name__)
-
-_LONG_S: Final = 0.01
-"""After how long a process that has marked itself idle may have looked again: it looks until 20 ms after the mark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +50,6 @@ class Draft:
     def is_pending(self) -> bool:
         """Whether it waits for somebody to activate it."""
         return self.extras is not None and self.extras.is_pending
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it waits for nothing but its limits."""
-        return self.scheduled_at is None and self.scheduled_in is None and not self.is_pending
 
     @property
     def soonest(self) -> datetime:
@@ -98,13 +90,11 @@ class Written:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """The calls that were written, in order; and those of their queues that are to be dispensed now.
-
-    dispense: None in a caller's transaction: workers are woken after its commit (see wake).
-    """
+    """The calls that were written, in order."""
 
     calls: list[CallQueue]
-    dispense: Sequence[str] | None = None
+    seen_at: float = inf
+    """When the statement saw that no process need be woken, by the monotonic clock; -inf: one is to be."""
 
 
 def draft(
@@ -184,7 +174,6 @@ def write(drafts: Sequence[Draft]) -> Sent:
 
     Keys and lanes that do not exist are made before, in a transaction of their own. Within a caller's transaction, and
     where another one is in the way, the calls are written without a lane: `place` gives them theirs after the commit.
-    Outside of a transaction an idle process of each queue is notified, after the commit.
     """
     if not drafts:
         return Sent(calls=[])
@@ -194,7 +183,7 @@ def write(drafts: Sequence[Draft]) -> Sent:
     _report_ignored(policies)
     kinds = {kind: number for number, kind in enumerate(dict.fromkeys(each.kind for each in drafts))}
     placements: dict[Kind, Placement] = {}
-    rows, dispense = _insert(drafts, kinds, placements)
+    rows, seen_at = _insert(drafts, kinds, placements)
     if not rows:
         missing = lanes.missing_keys(kinds, dict(reversed(policies)))
         mixture.check_kinds(kinds, missing)
@@ -207,10 +196,10 @@ def write(drafts: Sequence[Draft]) -> Sent:
         placements = {kind: lanes.placement_of(kind, missing, senders) for kind in kinds}
         if not sql.in_transaction():
             lanes.open_lanes(kinds, missing, senders)
-        rows, dispense = _insert(drafts, kinds, placements)
+        rows, seen_at = _insert(drafts, kinds, placements)
     written = {row.id: row for row in rows}
     calls = [_saved(each, written[each.id], placements.get(each.kind)) for each in drafts]
-    return Sent(calls=calls, dispense=dispense)
+    return Sent(calls=calls, seen_at=seen_at)
 
 
 def _report_ignored(policies: Sequence[tuple[str, Policy]]) -> None:
@@ -260,10 +249,10 @@ def _check_costs(drafts: Sequence[Draft]) -> None:
 
 def _insert(
     drafts: Sequence[Draft], kinds: Mapping[Kind, int], placements: Mapping[Kind, Placement]
-) -> tuple[list[Written], list[str] | None]:
+) -> tuple[list[Written], float]:
     """Write the rows; without placements none if a lane is missing, with them those of such a lane without one.
 
-    Return them, and the queues to be dispensed; None within a transaction.
+    Return them, and what is Sent.seen_at.
     """
     soonest: dict[Kind, datetime] = {}
     for each in drafts:
@@ -274,24 +263,13 @@ def _insert(
         "now": None,
     }
     extras = {each.id: each.extras for each in drafts if each.extras is not None and each.extras.is_stored}
-    is_own, began = not sql.in_transaction(), monotonic()
+    began = monotonic()
     with sql.together():
         asked = sql.ask("send_calls", Written, params)
         if extras:
             registered().store_extras(extras)
     written = asked.rows()
-    if not is_own:
-        return written, None
-    queues: list[str] = []
-    if written and (written[0].may_wake or is_eager() or monotonic() - began > _LONG_S):
-        sql.after_commit(lambda: queues.extend(wake.dispensed(wake.ask(calls=_firsts(drafts)))))
-    return written, queues
-
-
-def _firsts(drafts: Sequence[Draft]) -> list[UUID]:
-    """Return the first call of each lane; and all that have a time, which may have come."""
-    firsts = {each.kind: each.id for each in reversed(drafts) if each.is_ready}
-    return [*firsts.values(), *(each.id for each in drafts if not each.is_ready)]
+    return written, -inf if written and (written[0].may_wake or is_eager()) else began
 
 
 def _saved(each: Draft, row: Written, placement: Placement | None = None) -> CallQueue:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from tempfile import TemporaryFile
+from uuid import uuid4
 
 import pytest
 from django.db import connection, transaction
@@ -11,7 +12,7 @@ from django.utils import timezone
 from dispatcher import engine, sql
 from dispatcher.errors import CallTooLarge
 from dispatcher.messages import message
-from dispatcher.models import CallQueue, Queue
+from dispatcher.models import CallQueue, Process, Queue
 from dispatcher.states import State
 from tests.builders import SECOND, go, key, ticket_of, waiting
 
@@ -81,10 +82,39 @@ def test_a_call_that_ends_and_lets_the_next_one_in_makes_three_trips(monkeypatch
 
 def test_a_send_behind_a_full_key_makes_one_trip_where_no_process_may_be_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     # After a send that took long another trip looks for who has become idle meanwhile; on a busy machine each does.
-    monkeypatch.setattr("dispatcher.lifecycle.send._LONG_S", 60)
+    monkeypatch.setattr("dispatcher.engine.sent._LONG_S", 60)
     key("full", concurrency=0)
     Queue.objects.create(name="celery", delivery="direct")
     assert trips(lambda: CallQueue.objects.send("noop", keys=["full"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("long_s", "is_idle", "isolation", "trips_more"),
+    [
+        (60, False, "read committed", 0),
+        (0, False, "read committed", 1),
+        (60, True, "read committed", 1),
+        (60, False, "repeatable read", 1),
+    ],
+    ids=["soon", "late", "a process is idle", "an old snapshot"],
+)
+def test_after_a_commit_a_trip_wakes_where_a_process_may_be_idle(
+    long_s: float, isolation: str, trips_more: int, *, is_idle: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.engine.sent._LONG_S", long_s)
+    key("full", concurrency=0)
+    Queue.objects.create(name="celery", delivery="direct")
+    if is_idle:
+        Process.objects.create(id=uuid4(), queues=["other"], idle_at=timezone.now())
+
+    def send() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}")
+            cursor.execute("SELECT pg_sleep(0.006)")
+            CallQueue.objects.send("noop", keys=["full"])
+
+    begin, set_isolation, sleep, send_call, commit = [1] * 5
+    assert trips(send) == begin + set_isolation + sleep + send_call + commit + trips_more
 
 
 def test_a_send_in_a_transaction_makes_one_trip_and_leaves_the_callers_settings() -> None:

@@ -31,6 +31,13 @@ from tests.ojs.http_client import Api, another_transaction
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
 
+COUNTED = """
+CREATE FUNCTION written() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE NOTICE 'written'; RETURN NULL; END $$;
+CREATE TRIGGER written AFTER INSERT ON dispatcher_eventlogentry FOR EACH STATEMENT EXECUTE FUNCTION written()
+"""
+"""Gives notice of each statement that writes into the event log."""
+
+
 def events_of(api: Api, types: str, **more: str) -> list[dict[str, Any]]:
     """Return the events of these types, oldest first."""
     query = "&".join(f"{name}={value}" for name, value in more.items())
@@ -82,6 +89,19 @@ def test_the_strategy_that_an_event_names_is_the_one_that_is_spent(api: Api) -> 
     api.fetch()
     (exceeded,) = data(events_of(api, "rate_limit.exceeded"))
     assert (exceeded["strategy"], exceeded["limit"], exceeded["current"]) == ("rate", 2, 2)
+
+
+def test_what_a_trip_releases_and_stops_is_written_by_one_statement(api: Api) -> None:
+    first, *_ = (api.push(rate_limit={"key": "one", "concurrency": 1}) for _ in range(3))
+    api.fetch()
+    api.fetch()
+    api.ack(first)
+    with connection.cursor() as cursor, sql.notices() as noticed:
+        cursor.execute(COUNTED)
+        api.fetch(count=3)
+        cursor.execute("DROP FUNCTION written CASCADE")
+    assert len(events_of(api, "rate_limit.*")) == 3
+    assert [notice for notice, _ in noticed if notice == "written"] == ["written"]
 
 
 def test_a_wait_is_one_event_however_often_a_limit_stops_it(api: Api) -> None:

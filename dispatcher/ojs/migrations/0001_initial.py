@@ -84,7 +84,11 @@ class Migration(migrations.Migration):
                 "verbose_name_plural": "event log entries",
                 "indexes": [
                     models.Index(fields=["at"], name="entry_at"),
-                    models.Index(fields=["kind", "at"], name="entry_kind"),
+                    models.Index(
+                        condition=models.Q(("kind__in", ["rate_limit.exceeded", "rate_limit.released"]), _negated=True),
+                        fields=["kind", "at"],
+                        name="entry_kind",
+                    ),
                     models.Index(condition=models.Q(("call_id__isnull", False)), fields=["call_id"], name="entry_call"),
                     models.Index(
                         condition=models.Q(("kind__in", ["backpressure.warning", "backpressure.cleared"])),

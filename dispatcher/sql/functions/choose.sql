@@ -208,7 +208,7 @@ BEGIN
       ELSIF v_least < 9 THEN                         -- its lane waits
         v_done := v_done || v_call.lane;
         v_move := (v_call.lane, CASE WHEN v_least = 4 AND v_call.is_own THEN -1 ELSE v_by_id END,
-                   NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END, false);
+                   NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END, false, v_call.queue);
         IF s IS NOT NULL AND (v_least = 3 OR (v_least = 2 AND v_by_id = v_lines[v_line].key_id)) THEN
           IF v_least = 2 AND v_seats[s].turn IS NULL THEN           -- its share pays for the turn
             v_seats[s].turn := v_lines[v_line].next;
@@ -283,7 +283,7 @@ BEGIN
                           WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
         v_move := (v_call.lane, v_call.place, @turn_at(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
-                   v_seats[s].turn IS NOT NULL)::@move;
+                   v_seats[s].turn IS NOT NULL, NULL)::@move;
         IF v_opens IS NULL THEN                      -- passed over: it waits behind all others of the key for a round
           v_move.served_at := COALESCE(@turn_at(v_seats[s].turn + v_seats[s].length), v_now);
         ELSIF v_opens <= v_now AND NOT v_move.is_turn THEN
@@ -339,9 +339,9 @@ BEGIN
     k := array_position(v_ids, v_moves[i].place);
     IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
       s := array_position(v_seated, v_moves[i].lane);
-      v_moves[i] := CASE WHEN v_seats[s].turn IS NULL THEN (v_moves[i].lane, 0, NULL, NULL, NULL, false)::@move
-                         ELSE (v_moves[i].lane, v_moves[i].place, @turn_at(v_seats[s].turn), v_now, NULL, true)::@move
-                         END;
+      v_moves[i] := CASE WHEN v_seats[s].turn IS NULL THEN (v_moves[i].lane, 0, NULL, NULL, NULL, false, NULL)::@move
+                         ELSE (v_moves[i].lane, v_moves[i].place, @turn_at(v_seats[s].turn), v_now, NULL, true,
+                               NULL)::@move END;
     END IF;
   END LOOP;
   -- A lane that waits for a key without room is parked, though the process has no room to look at its calls: others

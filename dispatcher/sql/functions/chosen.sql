@@ -10,7 +10,8 @@ CREATE TYPE @start AS (
 );
 CREATE TYPE @fate AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
 CREATE TYPE @move AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid,
-    is_turn bool              -- served_at is its turn on a fair key
+    is_turn bool,             -- served_at is its turn on a fair key
+    queue text                -- that of the call that was stopped
 );
 CREATE TYPE @pending AS (at timestamptz, lane_id bigint, key_id bigint);
 CREATE TYPE @chosen AS (

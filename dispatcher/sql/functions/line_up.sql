@@ -34,7 +34,7 @@ BEGIN
       p_lines[v_lane.line].next := p_lines[v_lane.line].next + v_lane.length;
     END IF;
     moves := moves
-      || (v_lane.id, v_lane.key_id, @turn_at(p_seats[v_lane.n].turn), NULL, NULL, true)::@move;
+      || (v_lane.id, v_lane.key_id, @turn_at(p_seats[v_lane.n].turn), NULL, NULL, true, NULL)::@move;
     opened := opened || v_lane.key_id;
   END LOOP;
   FOR v_lane IN

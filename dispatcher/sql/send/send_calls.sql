@@ -6,8 +6,9 @@
 -- Positions are drawn in that order, before the lanes are joined, so a lane starts them in it. Costs are in the order
 -- of the lane's keys.
 -- It is the only statement that writes calls, also for one; wake_workers follows, after the commit, where `may_wake`: a
--- process is idle, or a queue's calls are published. A process that marks itself idle before the commit, and after this
--- has looked, looks again 20 ms later. It calls no function of ours, so it works before `migrate`. The note is written
+-- process is idle, or one may be that this snapshot is too old for, or a queue's calls are published; and where the
+-- commit comes late. A process that marks itself idle before the commit, and after this has looked, looks again 20 ms
+-- later. It calls no function of ours, so it works before `migrate`. The note is written
 -- whatever the place of the lane: who puts it to sleep at this moment does not see these calls yet. It has a position
 -- that is drawn before those of the calls (the join sees to that): trips look for calls from there on.
 -- The lanes are locked against removal until the commit; neither trips nor other senders wait for that.
@@ -54,6 +55,8 @@ SELECT draft.id, draft.position, kind.lane_id, CASE WHEN kind.lane_id IS NULL TH
   JOIN kind ON kind.number = draft.kind
 RETURNING id, position, lane_id, key_costs, state, created_at, scheduled_at, expires_at,
           EXISTS (SELECT FROM dispatcher_process AS idle WHERE idle.idle_at IS NOT NULL)
+          OR (transaction_timestamp() < statement_timestamp() - interval '5 milliseconds'
+              AND current_setting('transaction_isolation') <> 'read committed')
           OR EXISTS (SELECT FROM kind
                       WHERE COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored
                                        WHERE stored.name = kind.queue), 'broker') = 'broker') AS may_wake
