@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -21,6 +21,7 @@ from psycopg.abc import PQGen
 from psycopg.generators import send
 
 from dispatcher.conf import conf, eager_propagates
+from dispatcher.errors import RowLocked
 from dispatcher.sql import rows
 from dispatcher.sql.connections import Intact, discard, is_within, make_ready, prepares
 from dispatcher.sql.connections import atomic as atomic
@@ -46,6 +47,10 @@ from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 
 logger = logging.getLogger(__name__)
+
+PATIENCE: Final = timedelta(seconds=10)
+"""How long people wait for a row that another transaction keeps locked, by any way: it may hold a web server's thread.
+"""
 
 Row = TypeVar("Row")
 
@@ -119,6 +124,25 @@ def own_transaction(*, lock_wait: timedelta | None = None, in_order: bool = Fals
             wait = None if lock_wait is None else lock_wait // timedelta(milliseconds=1)
             ask("tune", object, {"in_order": in_order, "lock_wait": wait})
         yield
+
+
+@contextmanager
+def patient(what: str) -> Iterator[None]:
+    """Open a transaction, or a part of the caller's, whose statements wait for a lock for PATIENCE at the most.
+
+    what: is locked then, in words. A shorter bound of the caller's own stands. Raises RowLocked.
+    """
+    bounds, is_within = "bound_locks", in_transaction()
+    try:
+        with atomic():
+            (before,) = fetch(bounds, str, {"wait": f"{PATIENCE // timedelta(milliseconds=1)}ms", "is_put_back": False})
+            yield
+            if is_within:
+                ask(bounds, str, {"wait": before, "is_put_back": True})
+    except DATABASE_ERRORS as error:
+        if not is_locked(error):
+            raise
+        raise RowLocked(what, PATIENCE) from error.__cause__
 
 
 @contextmanager
