@@ -21,7 +21,7 @@ from psycopg.abc import PQGen
 from psycopg.generators import send
 
 from dispatcher.conf import conf, eager_propagates
-from dispatcher.errors import RowLocked
+from dispatcher.errors import CallInvalid, RowLocked
 from dispatcher.sql import rows
 from dispatcher.sql.connections import Intact, discard, is_within, make_ready, prepares
 from dispatcher.sql.connections import atomic as atomic
@@ -31,7 +31,6 @@ from dispatcher.sql.connections import in_transaction as in_transaction
 from dispatcher.sql.connections import listen as listen
 from dispatcher.sql.connections import new_connection as new_connection
 from dispatcher.sql.connections import notices as notices
-from dispatcher.sql.connections import outside as outside
 from dispatcher.sql.connections import read_notifications as read_notifications
 from dispatcher.sql.connections import using as using
 from dispatcher.sql.errors import DATABASE_ERRORS as DATABASE_ERRORS
@@ -143,6 +142,31 @@ def patient(what: str) -> Iterator[None]:
         if not is_locked(error):
             raise
         raise RowLocked(what, PATIENCE) from error.__cause__
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Commit at once what is written inside, on another connection, whatever becomes of the caller's transaction.
+
+    A transaction in which Django's TestCase runs a test counts as none: that sees nothing else, and rolls all back.
+    Raises CallInvalid where that waits for the caller's transaction, or for another one, for longer than PATIENCE.
+    """
+    is_test = any(getattr(block, "_from_testcase", False) for block in connection().atomic_blocks)
+    if is_test or not in_transaction():
+        yield
+        return
+    apart = new_connection()
+    try:
+        with using(apart), patient("a call of this id"):
+            yield
+    except RowLocked as error:
+        raise CallInvalid(
+            "outside",
+            f"an open transaction has kept what the call needs locked for {PATIENCE.total_seconds():g} s; it is this "
+            "one if that has sent a call with the same task_id. Give another task_id, or send it without outside=True.",
+        ) from error
+    finally:
+        apart.close()
 
 
 @contextmanager
