@@ -75,7 +75,9 @@ def declare(name: str, limits: Mapping[str, Any]) -> RateLimitKey:
     policies = {groups.key_name(name): Policy.parse(limits)}
     keys = RateLimitKey.objects.filter(name=name)
     # First, so that it is not removed meanwhile.
-    if not keys.filter(is_from_template=True).update(is_from_template=False):
+    with sql.patient(f"the rate limit key {name!r}"):
+        is_kept = keys.filter(is_from_template=True).update(is_from_template=False)
+    if not is_kept:
         mixture.check_policy(name, policies[name])
     lanes_of.make_keys(policies, is_declared=True)
     return keys.get()

@@ -160,6 +160,18 @@ class DatabaseNotReady(DispatcherError):
         super().__init__(problem, remedy)
 
 
+class RowLocked(DispatcherError, TimeoutError):
+    """Another transaction has kept what a person changes locked for longer than people wait; nothing was changed."""
+
+    def __init__(self, what: str, waited: timedelta) -> None:
+        """Say what is locked, and how long that was waited for."""
+        super().__init__(
+            f"Another transaction has locked {what}; nothing was changed, after a wait of {waited.total_seconds():g} s "
+            "at the most. Try again when it has ended: pg_stat_activity shows it."
+        )
+        self.args = what, waited
+
+
 class RateLimited(DispatcherError):
     """Raise this in a task when the provider asks to stop: the call waits again, and no attempt is spent.
 

@@ -49,7 +49,7 @@ def recorded(
 
     becomes: fields of the keys by their names, to be filled inside by who waits for no lock: nothing else is recorded.
     """
-    with sql.atomic():
+    with sql.patient(f"the rate limit key {', '.join(map(repr, names))}"):
         before = _states(names, are_locked=becomes is None)
         yield
         after = (

@@ -1,4 +1,4 @@
-"""Build the package, check what is in it, and follow the README with it in an empty project (`make release`).
+"""Build the package, check it, and follow the README in an empty project and in one on psycopg2 (`make release`).
 
 Nothing is uploaded: what is in dist/ afterwards is what was checked.
 """
@@ -18,7 +18,7 @@ from packaging.metadata import Metadata
 from project.processes import ROOT
 
 DIST = ROOT / "dist"
-FIRST_STEPS = "tests/flows/test_first_steps.py"
+FLOWS = ("tests/flows/test_first_steps.py", "tests/flows/test_psycopg2.py")
 TYPED = "from dispatcher.errors import DispatcherError\nprice: int = DispatcherError\n"
 """mypy refuses the second line if it reads the types of the first one."""
 
@@ -32,11 +32,14 @@ def main() -> None:
     if faults:
         sys.exit("\n".join(faults))
     with tempfile.TemporaryDirectory() as home:
-        python = install(wheel, Path(home))
+        package, broker = as_the_readme_says(wheel)
+        python = environment(Path(home, "new"), package, broker)
         check_types(python)
         # The tests start their servers before they read settings; the package `project` has named some.
         env = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
-        run(sys.executable, "-m", "pytest", "-n0", "-q", FIRST_STEPS, env=env | {"RELEASE_PYTHON": str(python)})
+        env |= {"RELEASE_PYTHON": str(python), "RELEASE_PACKAGE": package}
+        env["RELEASE_PSYCOPG2"] = str(environment(Path(home, "old"), "django", "psycopg2-binary"))
+        run(sys.executable, "-m", "pytest", "-n0", "-q", *FLOWS, env=env)
     print(f"{source.name} and {wheel.name} are ready in {DIST}.")
 
 
@@ -84,15 +87,20 @@ def faults_of_metadata(wheel: Path) -> list[str]:
     ]
 
 
-def install(wheel: Path, home: Path) -> Path:
-    """Install the wheel as the README says, in an environment of its own; return its Python."""
+def as_the_readme_says(wheel: Path) -> tuple[str, str]:
+    """Return the wheel with its extras, and what a broker takes beside it."""
     readme = (ROOT / "README.md").read_text()
     (extras,) = re.findall(r'^pip install "django-callqueue(\[[\w,]+\])"$', readme, re.MULTILINE)
     (broker,) = re.findall(r'`pip install "(celery\[redis\])"`', readme)
+    return f"{wheel}{extras}", broker
+
+
+def environment(home: Path, *packages: str) -> Path:
+    """Install these in an environment of its own; return its Python."""
     run(sys.executable, "-m", "venv", home)
     python = home / "bin" / "python"
     pip: list[str | Path] = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    run(*pip, "install", f"{wheel}{extras}", broker)
+    run(*pip, "install", *packages)
     run(*pip, "check")
     return python
 

@@ -12,7 +12,7 @@ from django.contrib.admin.widgets import AdminSplitDateTime
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -21,7 +21,7 @@ from django.utils.safestring import SafeString
 from dispatcher import api, reports, sql
 from dispatcher.admin.base import BoundedAdmin
 from dispatcher.admin.limits import ConfirmedForm, LimitsForm, limits_of
-from dispatcher.errors import CallInvalid, PolicyInvalid
+from dispatcher.errors import CallInvalid, PolicyInvalid, RowLocked
 from dispatcher.history import Actor
 from dispatcher.lanes import mixture
 from dispatcher.limits.policy import HEAVIEST, Policy
@@ -160,6 +160,14 @@ class KeyAdmin(BoundedAdmin):
         else:
             obj.pk = api.declare(obj.name, limits).pk
 
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """Say on the page that nothing was saved if another transaction has locked the key."""
+        try:
+            return super().changeform_view(request, *args, **kwargs)
+        except RowLocked as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Report all keys of the page with one query."""
         response = super().changelist_view(request, extra_context)
@@ -292,8 +300,13 @@ class KeyAdmin(BoundedAdmin):
     ) -> None:
         """Apply an action to the keys, log each change, and show how many there were, and how many calls never fit."""
         chosen, oversized = list(keys), 0
-        for key in chosen:
-            oversized += verb(key.name) or 0
+        for count, key in enumerate(chosen):
+            try:
+                oversized += verb(key.name) or 0
+            except RowLocked as error:
+                self.message_user(request, str(error), messages.ERROR)
+                del chosen[count:]
+                break
             self.log_change(request, key, done)
         if chosen:
             self.message_user(request, f"{len(chosen)} key{'' if len(chosen) == 1 else 's'}: {done}.", messages.SUCCESS)

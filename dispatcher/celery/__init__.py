@@ -5,7 +5,8 @@ A task that is sent without the dispatcher (`.delay()`) runs as always.
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from threading import current_thread, main_thread
@@ -160,18 +161,15 @@ class DispatchedTask(DjangoTask):
         return asked
 
     def on_replace(self, sig: Signature[Any]) -> Any:
-        """Replace the task, as Celery documents it; the call of a dispatched one becomes the other task's.
+        """Replace the task, as Celery documents it; the call of a dispatched one becomes the other task's, or ends.
 
         Raises CallInvalid or PolicyInvalid for what a call can't be: another attempt would be refused as well.
         """
-        request = self.request
-        if ticket_of(request) is None or request.called_directly or is_eager():
+        request, ticket = self.request, ticket_of(self.request)
+        if ticket is None or request.called_directly or is_eager():
             return super().on_replace(sig)
-        try:
-            raise replacement.asked(self, sig)
-        except FieldInvalid:
-            request.update(is_spent=True)
-            raise
+        with _spent_if_invalid(request):
+            raise replacement.asked(self, sig, ticket=ticket)
 
     def ensure_held(self) -> None:
         """Raise TicketReplaced if this attempt has lost its call to another one, and so must not act any more.
@@ -226,7 +224,7 @@ def _result_of(outcome: Outcome | Refused | None) -> Any:
 def _run(task: Task, run: Callable[[], Any]) -> Any:
     """Run a task, and return or raise what its attempt ended with: what it asked for counts, whatever else it did."""
     try:
-        result = run()
+        result = _run_to_its_end(task, run)
     except (SystemExit, KeyboardInterrupt, CancelledError) as error:
         if current_thread() is main_thread():
             raise
@@ -250,6 +248,26 @@ def _run(task: Task, run: Callable[[], Any]) -> Any:
             # Celery would make a failure of it once the call has ended well; the task is not to do all of it again.
             raise RetryAsked(error, None, may_retry=False) from error
     return result
+
+
+def _run_to_its_end(task: Task, run: Callable[[], Any]) -> Any:
+    """Run a task's own code; start the workflow by which it has replaced itself after that."""
+    try:
+        return run()
+    except replacement.WorkflowAsked as asked:
+        with _spent_if_invalid(task.request):
+            asked.start()
+        raise Ignore(*asked.args) from None
+
+
+@contextmanager
+def _spent_if_invalid(request: Context) -> Iterator[None]:
+    """Let no other attempt follow one that has asked for what a call can't be."""
+    try:
+        yield
+    except FieldInvalid:
+        request.update(is_spent=True)
+        raise
 
 
 @signals.task_revoked.connect

@@ -29,6 +29,7 @@ from dispatcher.errors import WorkerLost
 from dispatcher.messages import message
 from dispatcher.messages.message import Admitted
 from dispatcher.models import ResultCursor
+from dispatcher.sql import faults
 from dispatcher.states import Reason, State
 
 logger = logging.getLogger(__name__)
@@ -80,18 +81,22 @@ def is_wanted() -> bool:
 
 def report(*, budget: float = _BUDGET_S) -> int:
     """End the calls for Celery that ended since the last round, for so many seconds; return how many were."""
-    until, stored = monotonic() + budget, 0
+    until, stored, is_backends = monotonic() + budget, 0, False
     try:
         with _alone() as due:
             for call in takewhile(lambda _: monotonic() < until, due):
+                is_backends = True
                 stored += _end(call)
+                is_backends = False
                 _advance(call.finished_at, call.id)
         if not is_wanted():
             _Round.rests_until = monotonic() + _UNSTORED_S
-    except Exception:
+    except Exception as error:
         # Each backend has errors of its own; the place in the order is kept, and the round goes on from there.
         _Round.rests_until = monotonic() + _REST_S
-        logger.warning("the result backend failed; results are stored again in %.0f s", _REST_S, exc_info=True)
+        what, words = ("result backend", None) if is_backends else ("database of the calls", faults.in_words(error))
+        text = f"the {what} failed; results are stored again in {_REST_S:.0f} s"
+        logger.warning(text if words is None else f"{text}: {words}", exc_info=words is None)
     return stored
 
 

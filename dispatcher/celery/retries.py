@@ -15,6 +15,8 @@ from dispatcher.engine.compose import CALL_DATA_TASK
 from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import send
 from dispatcher.lifecycle.run import RetryAsked
+from dispatcher.messages.signature import leave_exchange
+from dispatcher.models import CallQueue
 from dispatcher.request import Changes
 
 OPTIONS: Final = ("queue", "priority", "expires")
@@ -37,6 +39,10 @@ def asked(
     Raises TypeError for an option that a waiting call can't have, or for arguments that the task does not take, and
     CallInvalid for a value that a call can't have.
     """
+    options = dict(options)
+    if not options.keys().isdisjoint(("exchange", "exchange_type")):
+        own = CallQueue.objects.values_list("queue", flat=True).get(id=task.request.id)
+        leave_exchange(options, getattr(options.get("queue"), "name", options.get("queue")) or own, task.app)
     if unknown := sorted(set(options) - set(OPTIONS)):
         message = (
             f"retry() got {unknown[0]!r}, which a call that waits in the database can't have; "

@@ -29,6 +29,7 @@ from dispatcher.messages.capture import HOOKED, Recorder
 from dispatcher.messages.tickets import OF_TICKET, uuid_of
 from dispatcher.models import CallQueue
 from dispatcher.request import Call, Extras
+from dispatcher.states import State
 
 if TYPE_CHECKING:
     from celery.result import AsyncResult
@@ -132,9 +133,28 @@ class _Sending:
                 with sql.atomic() if given and sql.in_transaction() else nullcontext():
                     _write(call)
             except IntegrityError:
-                if not _is_sent(task_id):
+                if not self._takes_place(call) and not _is_sent(task_id):
                     raise
         return self.result(task_id)
+
+    def _takes_place(self, call: Call) -> bool:
+        """Send the call that ends a workflow in the place of the one that was replaced by it; return whether it is one.
+
+        It has the same id, and is nested deeper.
+        """
+        nesting, call_id = self.given.get("replaced_task_nesting"), uuid_of(self.given.get("task_id"))
+        if not nesting or call_id is None:
+            return False
+        with sql.atomic():
+            # Any state: it may be about to end.
+            replaced = CallQueue.objects.filter(id=call_id).select_for_update().first()
+            if replaced is None or replaced.state != State.COMPLETED:
+                return False
+            if (replaced.options or {}).get("replaced_task_nesting", 0) >= nesting:
+                return False
+            replaced.delete()
+            _write(call)
+        return True
 
     def call(self, call_id: UUID) -> Call:
         """Return the call, which is retried as the task has it. call_id: its id, unless one is given."""

@@ -106,7 +106,10 @@ class Attempt:
             return steps()
         except SoftTimeLimitExceeded as limit:
             self.interruption = limit
-        return steps()
+            return steps()
+        finally:
+            # What it raised may keep it for long.
+            _attempts.discard(self)
 
     @property
     def is_recorded(self) -> bool:

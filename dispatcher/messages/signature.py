@@ -219,11 +219,11 @@ def _route(
         )
     queue = explicit if explicit is not None else getattr(found, "name", found) or app.conf.task_default_queue
     if routed.get("exchange") or routed.get("exchange_type"):
-        _check_exchange(routed, queue, app)
+        leave_exchange(routed, queue, app)
     return queue, {key: value for key, value in routed.items() if value is not None}
 
 
-def _check_exchange(routed: dict[str, Any], queue: object, app: Celery) -> None:
+def leave_exchange(routed: dict[str, Any], queue: object, app: Celery) -> None:
     """Leave the exchange to the queue. Raises CallInvalid where another one is named."""
     exchange, kind = routed.pop("exchange", None), routed.pop("exchange_type", None)
     own = getattr(app.amqp.queues.get(queue), "exchange", None)

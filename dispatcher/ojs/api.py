@@ -21,7 +21,7 @@ from ninja.renderers import JSONRenderer
 
 from dispatcher import sql
 from dispatcher.conf import conf
-from dispatcher.errors import CallTooLarge, FieldInvalid, KeyNotFound, UnknownKey
+from dispatcher.errors import CallTooLarge, FieldInvalid, KeyNotFound, RowLocked, UnknownKey
 from dispatcher.ojs import event_log
 from dispatcher.ojs.auth import SAFE, Access, authenticate
 from dispatcher.ojs.errors import DuplicateCall, QueueFull
@@ -216,7 +216,7 @@ def _problem_of(request: HttpRequest, error: Exception) -> Problem:  # noqa: PLR
             return missing("rate_limit", error.name)
         case RequestDataTooBig():
             return _too_large(str(error))
-        case _ if isinstance(error, sql.DATABASE_ERRORS) and sql.is_unavailable(error):
+        case _ if isinstance(error, (RowLocked, *sql.DATABASE_ERRORS)) and sql.is_unavailable(error):
             return _unavailable(error)
         case _:
             logger.error("unexpected error in %s %s", request.method, request.path, exc_info=error)
@@ -231,6 +231,7 @@ def _unavailable(error: Exception) -> Problem:
     """Return the response while the database is unavailable, or lacks the functions of this code."""
     if sql.is_locked(error):
         message = "Another transaction has locked what this request changes; nothing was changed."
+        message = str(error) if isinstance(error, RowLocked) else message
         return Problem(503, "backend_error", message, is_retryable=True, headers=_SOON)
     if not faults.report(error):
         logger.warning("the database is unavailable: %s", error)

@@ -6,7 +6,7 @@ A fetched call is fenced by its ticket: a late report, or another worker's, chan
 from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from dispatcher import api, ending, engine, sql
@@ -63,10 +63,6 @@ class ReservedCall:
     attempt: int
     retry: dict[str, Any] | None
     holders: list[UUID | None]
-
-
-PATIENCE: Final = timedelta(seconds=10)
-"""How long a request waits for a row that another transaction has locked: it holds a thread of the web server."""
 
 
 def find(call: UUID) -> ReservedCall | None:
@@ -169,7 +165,7 @@ def _end(
 
     def record(row: ReservedCall, ticket: UUID) -> bool:
         end = Ended(call_id=row.id, ticket=ticket, claim_id=row.claim, ending=decide(row))
-        return bool(ends.record([end], patience=PATIENCE))
+        return bool(ends.record([end], patience=sql.PATIENCE))
 
     return _end_attempt(call, proof, record, ended)
 

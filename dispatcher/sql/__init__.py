@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -21,6 +21,7 @@ from psycopg.abc import PQGen
 from psycopg.generators import send
 
 from dispatcher.conf import conf, eager_propagates
+from dispatcher.errors import CallInvalid, RowLocked
 from dispatcher.sql import rows
 from dispatcher.sql.connections import Intact, discard, is_within, make_ready, prepares
 from dispatcher.sql.connections import atomic as atomic
@@ -30,7 +31,6 @@ from dispatcher.sql.connections import in_transaction as in_transaction
 from dispatcher.sql.connections import listen as listen
 from dispatcher.sql.connections import new_connection as new_connection
 from dispatcher.sql.connections import notices as notices
-from dispatcher.sql.connections import outside as outside
 from dispatcher.sql.connections import read_notifications as read_notifications
 from dispatcher.sql.connections import using as using
 from dispatcher.sql.errors import DATABASE_ERRORS as DATABASE_ERRORS
@@ -46,6 +46,10 @@ from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 
 logger = logging.getLogger(__name__)
+
+PATIENCE: Final = timedelta(seconds=10)
+"""How long people wait for a row that another transaction keeps locked, by any way: it may hold a web server's thread.
+"""
 
 Row = TypeVar("Row")
 
@@ -119,6 +123,50 @@ def own_transaction(*, lock_wait: timedelta | None = None, in_order: bool = Fals
             wait = None if lock_wait is None else lock_wait // timedelta(milliseconds=1)
             ask("tune", object, {"in_order": in_order, "lock_wait": wait})
         yield
+
+
+@contextmanager
+def patient(what: str) -> Iterator[None]:
+    """Open a transaction, or a part of the caller's, whose statements wait for a lock for PATIENCE at the most.
+
+    what: is locked then, in words. A shorter bound of the caller's own stands. Raises RowLocked.
+    """
+    bounds, is_within = "bound_locks", in_transaction()
+    try:
+        with atomic():
+            (before,) = fetch(bounds, str, {"wait": f"{PATIENCE // timedelta(milliseconds=1)}ms", "is_put_back": False})
+            yield
+            if is_within:
+                ask(bounds, str, {"wait": before, "is_put_back": True})
+    except DATABASE_ERRORS as error:
+        if not is_locked(error):
+            raise
+        raise RowLocked(what, PATIENCE) from error.__cause__
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Commit at once what is written inside, on another connection, whatever becomes of the caller's transaction.
+
+    A transaction in which Django's TestCase runs a test counts as none: that sees nothing else, and rolls all back.
+    Raises CallInvalid where that waits for the caller's transaction, or for another one, for longer than PATIENCE.
+    """
+    is_test = any(getattr(block, "_from_testcase", False) for block in connection().atomic_blocks)
+    if is_test or not in_transaction():
+        yield
+        return
+    apart = new_connection()
+    try:
+        with using(apart), patient("a call of this id"):
+            yield
+    except RowLocked as error:
+        raise CallInvalid(
+            "outside",
+            f"an open transaction has kept what the call needs locked for {PATIENCE.total_seconds():g} s; it is this "
+            "one if that has sent a call with the same task_id. Give another task_id, or send it without outside=True.",
+        ) from error
+    finally:
+        apart.close()
 
 
 @contextmanager

@@ -60,25 +60,6 @@ def using(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
         connections[alias] = before
 
 
-@contextmanager
-def outside() -> Iterator[None]:
-    """Commit at once what is written inside, on another connection, whatever becomes of the caller's transaction.
-
-    A transaction in which Django's TestCase runs a test counts as none: that sees nothing else, and rolls all back.
-    """
-    here = connection()
-    is_test = any(getattr(block, "_from_testcase", False) for block in here.atomic_blocks)
-    if is_test or not in_transaction():
-        yield
-        return
-    wrapper = new_connection()
-    try:
-        with using(wrapper):
-            yield
-    finally:
-        wrapper.close()
-
-
 def in_transaction() -> bool:
     """Return whether what is written now commits with the caller: in an open block, or with autocommit off."""
     return is_within(connection())

@@ -285,6 +285,8 @@ class _Process:
     """What the loops of this process share."""
 
     pid: ClassVar[int] = 0
+    worker: ClassVar[UUID | None] = None
+    """The latest: tests run one after the other in a process, in a thread."""
     trips: ClassVar[Trips | None] = None
     loops: ClassVar[dict[int, Loop]] = {}
     """By the indexes of their places."""
@@ -298,8 +300,8 @@ def main(index: int, options: Options) -> None:
     assert shared is not None  # noqa: S101 -- the main process has made it before it forked
     if shared.place(index).is_condemned:
         return
-    if _Process.pid != os.getpid():
-        _Process.pid, _Process.loops, _Process.done = os.getpid(), {}, 0
+    if (_Process.pid, _Process.worker) != (os.getpid(), options.worker):
+        _Process.pid, _Process.worker, _Process.loops, _Process.done = os.getpid(), options.worker, {}, 0
         _Process.trips = Trips(options.worker, options.tasks, shared)
     assert _Process.trips is not None  # noqa: S101
     loop = Loop(current_app._get_current_object(), index, _Process.trips, shared, options)  # noqa: SLF001

@@ -6,11 +6,13 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from billiard.exceptions import TimeLimitExceeded
+from django.db import connections
 
 from dispatcher.worker import loop
 from dispatcher.worker.loop import Loop, Options
@@ -167,16 +169,18 @@ class Pool:
     def _run_alone(self, seat: Seat) -> None:
         """Run a loop beside the consumer of a pool that runs tasks in the consumer's own thread, one at a time."""
         pool = self.consumer.pool
-        if Loop.one_by_one is None:
-            Loop.one_by_one, apply = Lock(), pool.on_apply
-
-            def one_by_one(*args: Any, **kwargs: Any) -> Any:
-                with Loop.one_by_one:
-                    return apply(*args, **kwargs)
-
-            pool.on_apply = one_by_one
+        Loop.one_by_one = Loop.one_by_one or Lock()
+        if not isinstance(pool.on_apply, partial):
+            pool.on_apply = partial(_one_by_one, pool.on_apply)
         self.consumer.app.set_current()
         try:
             loop.main(seat.index, self.options)
         finally:
+            connections.close_all()
             self._over(seat)
+
+
+def _one_by_one(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a task of the broker's while no loop runs one."""
+    with Loop.one_by_one:
+        return apply(*args, **kwargs)

@@ -58,7 +58,7 @@ def test_each_task_is_listed_with_its_keys_retries_and_what_is_not_limited(tasks
     assert found["shop.swap"] == {
         "keys": [],
         "retries": "after OSError, up to 3 times; after a lost process",
-        "not_limited": ["self.replace by a workflow is refused"],
+        "not_limited": [],
     }
     assert found["shop.computed"]["keys"] == ["by its arguments"]
     assert found["free.plain"]["keys"] is None

@@ -204,7 +204,7 @@ def test_a_worker_can_end_a_job_for_good(api: Api, error: dict[str, Any]) -> Non
 def test_a_report_about_a_call_that_a_transaction_keeps_locked_is_to_be_repeated(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher.ojs.worker_reports.PATIENCE", timedelta(0))
+    monkeypatch.setattr("dispatcher.sql.PATIENCE", timedelta(0))
     api.push()
     (job,) = api.fetch()
     report = {"job_id": job["id"], "ticket": job["ticket"]}

@@ -434,7 +434,7 @@ def test_the_administrators_see_all_in_numbers(api: Api) -> None:
 
 
 def test_a_configuration_waits_for_a_lock_with_a_bound(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.ojs.views.admin.PATIENCE", timedelta(seconds=0.1))
+    monkeypatch.setattr("dispatcher.sql.PATIENCE", timedelta(seconds=0.1))
     Queue.objects.create(name="mail")
     with another_transaction(lambda: Queue.objects.filter(name="mail").update(warn_at=0.5)):
         refused = api.ask("PUT", "/admin/queues/mail/config", {"weight": 2, "concurrency": 1}, status=503)
@@ -443,6 +443,29 @@ def test_a_configuration_waits_for_a_lock_with_a_bound(api: Api, monkeypatch: py
     assert not RateLimitKey.objects.exists()
     api.ask("PUT", "/admin/queues/mail/config", {"weight": 2})
     assert Queue.objects.values_list("weight", "warn_at").get() == (2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/queues/mail/pause", {}),
+        ("POST", "/queues/mail/resume", {}),
+        ("PUT", "/admin/queues/mail/rate-limit", {"concurrency": 1}),
+        ("PUT", "/rate-limits/queue:mail", {"concurrency": 1}),
+        ("PATCH", "/rate-limits/queue:mail", {"observe": True}),
+        ("DELETE", "/rate-limits/queue:mail", None),
+    ],
+    ids=["pause", "resume", "limit", "override", "observe", "end-override"],
+)
+def test_a_change_of_a_key_waits_for_a_lock_with_a_bound(
+    api: Api, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: Any
+) -> None:
+    monkeypatch.setattr("dispatcher.sql.PATIENCE", timedelta(seconds=0.05))
+    key = RateLimitKey.objects.declare("queue:mail", concurrency=5)
+    with another_transaction(lambda: RateLimitKey.objects.select_for_update().get(pk=key.pk)):
+        refused = api.ask(method, path, body, status=503)
+    assert refused["error"]["retryable"]
+    assert "has locked the rate limit key 'queue:mail'" in refused["error"]["message"]
 
 
 def test_an_unknown_field_is_refused_with_the_names_of_those_there_are(api: Api) -> None:

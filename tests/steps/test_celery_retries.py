@@ -48,6 +48,16 @@ def test_a_retry_becomes_a_wait_in_the_queue_and_is_counted() -> None:
     assert seen(call).attempt == 2
 
 
+def test_a_retry_may_name_the_exchange_of_its_queue_as_chord_unlock_does_and_no_other() -> None:
+    behaviours[:] = [retrying(countdown=0, exchange_type="direct"), retrying(countdown=0, exchange_type="topic")]
+    call = sent()
+    assert deliver(call).state == "RETRY"
+    wake(call)
+    deliver(call)
+    assert seen(call).error["type"] == "CallInvalid"
+    assert "exchange_type: is that of the exchange of the queue" in seen(call).error["message"]
+
+
 def test_a_retry_without_a_cause_names_what_was_being_handled() -> None:
     def behaviour(self: Task) -> None:
         try:

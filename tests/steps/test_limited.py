@@ -148,6 +148,19 @@ def test_a_call_is_written_in_the_callers_transaction() -> None:
     assert only().args == ["report"]
 
 
+def test_what_an_open_transaction_has_sent_is_not_sent_outside_of_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.sql.PATIENCE", timedelta(seconds=0.05))
+    task_id = uuid()
+    with transaction.atomic():
+        send.apply_async(["a"], task_id=task_id)
+        with pytest.raises(CallInvalid, match=r"outside: .* same task_id.* without outside=True"):
+            send.apply_async(["a"], task_id=task_id, outside=True)
+    assert str(only().id) == task_id
+    with transaction.atomic():
+        send.apply_async(["a"], task_id=task_id, outside=True)
+    assert str(only().id) == task_id
+
+
 def test_arguments_that_do_not_fit_are_a_type_error_at_the_call_site() -> None:
     with pytest.raises(TypeError):
         computed.delay()

@@ -1,16 +1,20 @@
 """`self.replace`: the call becomes another task's, with its id and place in a workflow, and spends no attempt."""
 
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from celery import Task, group, shared_task
+from celery import Task, shared_task, signature
+from django.db import transaction
 
-from dispatcher.celery import fence
+from dispatcher.celery import fence, replacement
 from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 from dispatcher.testing import capture, drain
 from tests.builders import committed, key, seen
+from tests.races.lockstep import DEADLINE, actors
 from tests.steps.conftest import Broker, app
 from tests.steps.sample_tasks import autoretry, behaviours, deliver, do, ran, retrying, sent, takes, wake
 
@@ -106,10 +110,87 @@ def test_a_countdown_of_the_other_task_is_waited_for() -> None:
     assert call.created_at + timedelta(seconds=60) < call.scheduled_at < call.expires_at
 
 
+def test_a_workflow_has_calls_of_its_own_and_the_last_one_takes_the_place() -> None:
+    call = replaced(takes.s(1, 2) | takes.s(3) | do.s().set(queue="elsewhere"), retry={"max_attempts": 1})
+    assert (call.state, call.attempt, Slot.objects.filter(call=call).exists()) == (State.COMPLETED, 1, False)
+    first = CallQueue.objects.exclude(id=call.id).get()
+    assert (first.task, first.args, spent(first)) == ("tests.takes", [1, 2], ["mail"])
+    (second, last) = (signature(each) for each in reversed(first.options["chain"]))
+    assert last.id == str(call.id)
+    for _ in range(2):
+        second.apply_async([5])
+        last.apply_async([6])
+    assert CallQueue.objects.count() == 3
+    taken = seen(call)
+    assert (taken.task, taken.args, taken.queue, taken.attempt) == ("tests.do", [6], "elsewhere", 0)
+    assert (taken.state, spent(taken)) == (State.DISPATCHED, ["api"])
+
+
+@pytest.mark.parametrize("scope", [nullcontext, transaction.atomic])
+def test_a_workflow_is_started_whatever_becomes_of_the_tasks_transaction(scope: Any) -> None:
+    def behave(self: Task) -> None:
+        with scope():
+            key("undone")
+            self.replace(takes.s(1, 2) | takes.s(3))
+
+    behaviours[:] = [behave]
+    call = sent()
+    assert deliver(call).state == "IGNORED"
+    assert CallQueue.objects.count() == 2
+    assert RateLimitKey.objects.filter(name="undone").exists() == (scope is nullcontext)
+
+
+def test_the_last_call_of_a_workflow_that_outruns_the_end_of_the_first_one_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    behaviours[:] = [lambda self: self.replace(takes.s(1, 2) | takes.s(3, 4))]
+    call, record = sent(), replacement.ends.record_one
+    last = takes.si(5, 6).set(task_id=str(call.id), replaced_task_nesting=1)
+    with actors(1) as (quick,):
+
+        def record_late(*args: Any, **options: Any) -> bool:
+            sending.append(quick.begin(last.apply_async))
+            quick.wait_blocked_or_done(sending[0])
+            return record(*args, **options)
+
+        sending: list[Any] = []
+        monkeypatch.setattr(replacement.ends, "record_one", record_late)
+        deliver(call)
+        assert sending[0].result(DEADLINE).id == str(call.id)
+    assert (seen(call).task, seen(call).args, CallQueue.objects.count()) == ("tests.takes", [5, 6], 2)
+
+
+def test_a_call_holds_its_room_until_its_tasks_own_code_has_ended() -> None:
+    held: list[tuple[bool, int]] = []
+
+    def behave(self: Task) -> None:
+        try:
+            self.replace(takes.s(1, 2) | takes.s(3))
+        finally:
+            held.append((Slot.objects.filter(call_id=call.id).exists(), CallQueue.objects.count()))
+
+    behaviours[:] = [behave]
+    call = sent()
+    deliver(call)
+    assert held == [(True, 1)]
+    assert CallQueue.objects.count() == 2
+
+
+def test_an_attempt_that_has_lost_its_call_starts_no_workflow() -> None:
+    def behave(self: Task) -> None:
+        CallQueue.objects.filter(id=call.id).update(ticket=uuid4())
+        self.replace(takes.s(1, 2) | takes.s(3))
+
+    behaviours[:] = [behave]
+    call = sent()
+    deliver(call)
+    assert (CallQueue.objects.count(), seen(call).state) == (1, State.ACTIVE)
+
+
 @pytest.mark.parametrize(
     "other",
-    [takes.s(1, 2) | takes.s(3), group(takes.s(1, 2)), takes.s(1, 2).set(serializer="pickle")],
-    ids=["chain", "group", "option"],
+    [takes.s(1, 2).set(serializer="pickle"), takes.s(1, 2).set(serializer="pickle") | takes.s(3)],
+    ids=["of one task", "in a workflow"],
 )
 def test_what_is_no_call_ends_it_without_another_attempt(other: Any) -> None:
     behaviours[:] = [lambda self: self.replace(other)]

@@ -11,7 +11,7 @@ from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
 from celery.result import AsyncResult, GroupResult
 from celery.utils import uuid
-from django.db import connection
+from django.db import OperationalError, connection
 from django.utils import timezone
 from pytest_django import Settings
 
@@ -148,6 +148,25 @@ def test_a_backend_that_fails_harms_nothing_and_is_tried_again(
     assert results._Round.rests_until > 0  # noqa: SLF001 -- it is left alone for a while
     assert results.report() == 1
     assert result_of(call).state == states.REVOKED
+
+
+@pytest.mark.parametrize("step", ["_next", "_advance"])
+def test_a_database_that_fails_is_named_and_the_result_backend_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, step: str
+) -> None:
+    api.cancel([sent().id])
+    gone = "the server is gone"
+
+    def fail(*_: Any) -> None:
+        raise OperationalError(gone)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(results, step, fail)
+        results.report()
+    assert "the database of the calls failed" in caplog.text
+    assert f"The database 'default' is unavailable: {gone}" in caplog.text
+    assert "result backend" not in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_what_ended_long_ago_is_not_stored() -> None:

@@ -16,7 +16,6 @@ from dispatcher.management.key_table import rows
 _OTHERS: Final = ("celery.", "dispatcher.")
 """The beginnings of the names of tasks that are not the project's."""
 _REFUSED: Final = {
-    r"self\.replace\(": "self.replace by a workflow is refused",
     r"\.(map|starmap|chunks)\(": "map, starmap and chunks run a task inside of another one: those of a limited task "
     "are refused",
 }

@@ -28,7 +28,6 @@ from dispatcher.ojs.responses import Answer, ItemsReply, Routes, replies
 from dispatcher.ojs.views import queues
 from dispatcher.ojs.views.jobs import find
 from dispatcher.ojs.wire import conflict, invalid, missing, parse_time, the_one, without_nulls
-from dispatcher.ojs.worker_reports import PATIENCE
 from dispatcher.states import IN_FLIGHT, TERMINAL, Delivery, OnFull, State
 
 router = Routes(tags=["admin"])
@@ -84,7 +83,7 @@ def get_queue(request: HttpRequest, name: str) -> Answer:
 def configure(request: HttpRequest, name: str, wanted: QueueConfigIn) -> Answer:
     """Set the bound and the limits of a queue, and who serves it; all of them, or none."""
     limits = _limits(wanted)
-    with sql.own_transaction(lock_wait=PATIENCE):
+    with sql.patient(f"the queue {name!r}"):
         create_queues([queue_name(name)])
         _set_up(Queue.objects.select_for_update(no_key=True).get(name=name), wanted)
         if limits:

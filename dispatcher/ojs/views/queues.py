@@ -206,7 +206,7 @@ def limit_queue(request: HttpRequest, name: str, limits: LimitIn) -> Answer:
     given = limits.named()
     if not given:
         raise invalid("concurrency", f"{_NAME_ONE}; null removes a limit.")
-    with sql.atomic():
+    with sql.patient(f"the queue {name!r}"):
         create_queues([queue_name(name)])
         store_limits(name, given, by=access_of(request).actor())
     engine.dispense_briefly()

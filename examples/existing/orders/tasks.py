@@ -50,6 +50,13 @@ def quote(self: Task, order: int) -> int:
     return replaced
 
 
+@shared_task(bind=True)
+def quote_all(self: Task, orders: int) -> int:
+    """Leave the work to a workflow."""
+    replaced: int = self.replace(chord([price.s(each) for each in range(orders)], total.s()))
+    return replaced
+
+
 @shared_task
 def total(prices: list[int]) -> int:
     """Add up."""
@@ -88,6 +95,8 @@ def start(order: int) -> dict[str, Any]:
         "chord": chord([price.s(each) for each in range(order)], total.s()).delay(),
         "replaced in a chain": chain(quote.s(order), price.s(), receipt.s()).delay(),
         "replaced in a chord": chord([quote.s(1), price.s(2)], total.s()).delay(),
+        "replaced by a workflow": quote_all.apply_async([order], link=receipt.s()),
+        "replaced by a workflow in a chord": chord([quote_all.s(order), price.s(2)], total.s()).delay(),
         "chord in a chain": chain(price.s(1), group(price.s(), price.s()), total.s(), receipt.s()).delay(),
     }
 
