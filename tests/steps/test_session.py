@@ -44,3 +44,18 @@ def test_a_process_whose_connection_does_not_listen_opens_another_one() -> None:
     session.open([])
     assert session.may_rest
     session.close()
+
+
+def test_a_process_ends_the_session_that_a_cut_network_has_left_it_on_the_server() -> None:
+    session = Session(HERE.id)
+    session.open([])
+    with session.used():
+        # To the server it is there: nothing tells it that no one reads what it sends.
+        left = sql.connection().connection
+        sql.connection().connection = None
+    try:
+        session.open([])
+        assert session.may_rest
+    finally:
+        session.close()
+        left.close()
