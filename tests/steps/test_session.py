@@ -1,5 +1,6 @@
 """The connection of a process's trips: what is left of it when a statement lost it, or made another one."""
 
+from time import monotonic
 from uuid import uuid4
 
 import pytest
@@ -59,3 +60,14 @@ def test_a_process_ends_the_session_that_a_cut_network_has_left_it_on_the_server
     finally:
         session.close()
         left.close()
+
+
+def test_an_interrupt_ends_one_pause_of_a_process_without_a_database() -> None:
+    session = Session(HERE.id)
+    session.interrupt()
+    began = monotonic()
+    session.sleep_for(60)
+    assert monotonic() - began < 60
+    began = monotonic()
+    session.sleep_for(0.1)
+    assert monotonic() - began >= 0.1, "each try would follow the one before at once"
