@@ -20,7 +20,10 @@ def in_words(error: BaseException) -> str | None:
     if (found := named(error)) is not None:
         return str(found)
     if is_locked(error):
-        return f"Another transaction keeps locked what this needs, so it is done later: {brief(error)}"
+        return (
+            f"Another transaction has locked what this needs: {brief(error)}\n"
+            "Wait until it has ended, or end it; then try again."
+        )
     if is_unavailable(error):
         alias = conf().database
         return (
