@@ -29,6 +29,7 @@ from dispatcher.errors import WorkerLost
 from dispatcher.messages import message
 from dispatcher.messages.message import Admitted
 from dispatcher.models import ResultCursor
+from dispatcher.sql import faults
 from dispatcher.states import Reason, State
 
 logger = logging.getLogger(__name__)
@@ -88,10 +89,13 @@ def report(*, budget: float = _BUDGET_S) -> int:
                 _advance(call.finished_at, call.id)
         if not is_wanted():
             _Round.rests_until = monotonic() + _UNSTORED_S
-    except Exception:
+    except Exception as error:
         # Each backend has errors of its own; the place in the order is kept, and the round goes on from there.
-        _Round.rests_until = monotonic() + _REST_S
-        logger.warning("the result backend failed; results are stored again in %.0f s", _REST_S, exc_info=True)
+        if (words := faults.in_words(error)) is not None:
+            logger.warning("results are stored with the next recovery: %s", words)
+        else:
+            _Round.rests_until = monotonic() + _REST_S
+            logger.warning("the result backend failed; results are stored again in %.0f s", _REST_S, exc_info=True)
     return stored
 
 
