@@ -71,7 +71,7 @@ class _Rows:
 
 @contextmanager
 def _one_snapshot() -> Iterator[None]:
-    """Read all rows as they are at one moment, beside processes that change them; a caller's transaction is as it is."""
+    """Read all rows as they are at one moment, beside who changes them; in a caller's transaction as before."""
     if connection.in_atomic_block:
         yield
         return
