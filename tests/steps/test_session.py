@@ -51,7 +51,7 @@ def test_a_process_ends_the_session_that_a_cut_network_has_left_it_on_the_server
     session = Session(HERE.id)
     session.open([])
     with session.used():
-        # To the server it is there: nothing tells it that no one reads what it sends.
+        # To the server it is there: it does not learn that no one reads what it sends.
         left = sql.connection().connection
         sql.connection().connection = None
     try:
