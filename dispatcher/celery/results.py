@@ -93,10 +93,13 @@ def report(*, budget: float = _BUDGET_S) -> int:
             _Round.rests_until = monotonic() + _UNSTORED_S
     except Exception as error:
         # Each backend has errors of its own; the place in the order is kept, and the round goes on from there.
-        _Round.rests_until = monotonic() + _REST_S
-        what, words = ("result backend", None) if is_backends else ("database of the calls", faults.in_words(error))
-        text = f"the {what} failed; results are stored again in {_REST_S:.0f} s"
-        logger.warning(text if words is None else f"{text}: {words}", exc_info=words is None)
+        if is_backends:
+            _Round.rests_until = monotonic() + _REST_S
+            logger.warning("the result backend failed; results are stored again in %.0f s", _REST_S, exc_info=True)
+        else:
+            words = faults.in_words(error)
+            text = "the database of the calls failed; results are stored with the next recovery: %s"
+            logger.warning(text, words or error, exc_info=words is None)
     return stored
 
 

@@ -56,14 +56,14 @@ def lose(lost: Iterable[InFlight], error: BaseException, *, is_crash: bool, now:
     """Put back calls whose process is gone, as a failed attempt if it had started; return how many.
 
     Of a call with a claim only that attempt is lost. is_crash: the process broke down, and was not ended on purpose, so
-    that the call may be poison. What has room by that goes on after the commit.
+    that the call may be poison. What has room by that goes on after the commit: the trip that records the ends is a
+    transaction of its own, since it has keys locked.
     """
-    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
-        gone = [*lost]
-        requeued = ends.requeue(gone, Requeue.LOST, now=now)
-        started = sorted((each for each in gone if each.call_id not in requeued), key=lambda each: each.call_id)
-        failed = [_failed(each, error, is_crash=is_crash) for each in started]
-        return len(requeued) + len(ends.record([each for each in failed if each is not None]))
+    gone = [*lost]
+    requeued = ends.requeue(gone, Requeue.LOST, now=now)
+    started = sorted((each for each in gone if each.call_id not in requeued), key=lambda each: each.call_id)
+    failed = [_failed(each, error, is_crash=is_crash) for each in started]
+    return len(requeued) + len(ends.record([each for each in failed if each is not None]))
 
 
 def _failed(lost: InFlight, error: BaseException, *, is_crash: bool) -> Ended | None:
@@ -86,4 +86,5 @@ def lose_expired(*, until: datetime, now: datetime | None = None) -> int:
     silent = WorkerLost("its worker fell silent for longer than a lease")
     with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         count = lose(recovery.expired(now=until), silent, is_crash=True, now=now)
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         return count + len(ends.requeue(recovery.unserved(now=until), Requeue.UNDELIVERED))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any, Final
 from uuid import UUID
@@ -30,6 +31,9 @@ KEEP: Final = timedelta(seconds=1)
 """For how long the room of a key is kept, once a round, for a lane whose workers are all busy."""
 NOTES_COMMITTED: Final = timedelta(seconds=1)
 """How long after it was written a note is committed, or a sender writes another one (see wake_workers)."""
+NOTES_LATE: Final = timedelta(minutes=1)
+"""How long after it was written a note may be committed by who then dies: a trip reads those now and then, too."""
+_LATE_EVERY_S: Final = 10.0
 _UNBOUNDED: Final = 2**31 - 1
 _NO_WORKER: Final = UUID(int=0)
 """Holds nothing, so that a limit per worker leaves room: tasks run one after the other in the sender's process."""
@@ -38,17 +42,23 @@ _NO_WORKER: Final = UUID(int=0)
 class Notes:
     """Which notes one worker's trips have not read: those that are younger than the trip before, and a little older.
 
-    Older ones were written by who committed late, and died: the next tick reads all notes.
+    Older ones were written by who committed late, and died: once in ten seconds a trip reads those of the last minute,
+    and the next tick reads all notes.
     """
 
     since: datetime | None = None
     """Since when, by the database's clock; None: all. A process may be stopped, and its trip may come late."""
+    _late_at = -inf
+    """When a trip last looked for those that were committed late (monotonic)."""
 
     def note(self, asked_at: float, taken: "Taken") -> None:
         """Count a trip, asked for at a monotonic time, that may have left some to the next one."""
         is_complete = taken.again_at is None or taken.again_at > taken.at
         took = timedelta(seconds=monotonic() - asked_at)
-        self.since = taken.at - took - NOTES_COMMITTED if is_complete else None
+        committed = NOTES_COMMITTED
+        if is_complete and asked_at - self._late_at > _LATE_EVERY_S:
+            self._late_at, committed = asked_at, NOTES_LATE
+        self.since = taken.at - took - committed if is_complete else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from time import monotonic
 from typing import Final
 
 from dispatcher.conf import conf
-from dispatcher.sql.errors import brief, is_unavailable, named
+from dispatcher.sql.errors import brief, is_locked, is_unavailable, named
 
 logger = logging.getLogger(__name__)
 
@@ -16,9 +16,14 @@ _reported: dict[str, float] = {}
 
 
 def in_words(error: BaseException) -> str | None:
-    """Return the problem, then the remedy; None for an error that is neither an outage nor known to need a repair."""
+    """Return the problem, then the remedy; None for an error that is neither passing nor known to need a repair."""
     if (found := named(error)) is not None:
         return str(found)
+    if is_locked(error):
+        return (
+            f"Another transaction has locked what this needs: {brief(error)}\n"
+            "Wait until it has ended, or end it; then try again."
+        )
     if is_unavailable(error):
         alias = conf().database
         return (

@@ -123,8 +123,7 @@ class Session:
                 if each is not None:
                     poll.register(each, select.POLLIN)
             poll.poll(max(0.0, until - monotonic()) * 1_000)
-        with suppress(BlockingIOError):
-            os.read(self._read, _READ)
+        self._forget_interrupts()
         self._take_notice()
 
     def sleep_for(self, seconds: float) -> None:
@@ -132,6 +131,11 @@ class Session:
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         poll.poll(seconds * 1_000)
+        self._forget_interrupts()
+
+    def _forget_interrupts(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._read, _READ)
 
     def take_woken(self) -> bool:
         """Return whether a sender has woken this process since the last trip, and forget it."""

@@ -174,10 +174,14 @@ class Trips:
             self._pause_s = _PAUSE_S
 
     def _pause_after(self, fault: BaseException, place: Place) -> None:
-        if sql.is_unavailable(fault):
+        is_locked = sql.is_locked(fault)
+        if is_locked:
+            place.end_trip()
+        elif sql.is_unavailable(fault):
             self._lose(place)
         if not faults.report(fault):
-            logger.warning("worker %s is without its database, again in %.1f s: %s", self.worker, self._pause_s, fault)
+            what = "waits for another transaction" if is_locked else "is without its database"
+            logger.warning("worker %s %s, again in %.1f s: %s", self.worker, what, self._pause_s, fault)
         self.session.sleep_for(self._pause_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 

@@ -2,12 +2,13 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection, models
+from django.db import connection, models, transaction
 from django.utils import timezone
 
 from dispatcher.models import CallQueue, Lane, LaneSite, Note, RateLimitKey, Slot, Start
@@ -68,6 +69,18 @@ class _Rows:
         return [slot for slot in self.slots if slot.key_id == key.id]
 
 
+@contextmanager
+def _one_snapshot() -> Iterator[None]:
+    """Read all rows as they are at one moment, beside who changes them; in a caller's transaction as before."""
+    if connection.in_atomic_block:
+        yield
+        return
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        yield
+
+
 def _read(model: type[models.Model], *fields: str) -> list[Any]:
     return list(model._default_manager.values_list(*fields, named=True))  # noqa: SLF001 -- documented by Django
 
@@ -91,8 +104,9 @@ def audit(
     lane's calls were admitted in order of sending. limits_changed: past starts were under other limits. now: what time
     it is, if not the clock's.
     """
-    rows = _Rows(now or timezone.now())
-    found = [*_fields(rows), *_slots(rows), *_totals(), *_places(rows), *_attempts(rows)]
+    with _one_snapshot():
+        rows = _Rows(now or timezone.now())
+        found = [*_fields(rows), *_slots(rows), *_totals(), *_places(rows), *_attempts(rows)]
     if has_ended:
         found += [
             f"call {call.id} is {call.state} and has not ended" for call in rows.calls if call.state not in TERMINAL

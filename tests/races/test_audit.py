@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from dispatcher import api, engine
@@ -96,6 +97,19 @@ def test_a_busy_system_yields_nothing(given: dict[str, int], settings: Any) -> N
     broken = [found for report in reports for found in report.found if found.count]
     assert broken == []
     by_force.audit(has_ended=False, limits_changed=True)
+
+
+def test_the_audit_by_force_reads_all_tables_at_one_moment() -> None:
+    started: list[CallQueue] = []
+
+    def start_behind_the_calls(execute: Callable[..., Any], sql: str, *rest: Any) -> Any:
+        if "dispatcher_slot" in sql and not started:
+            started.extend(starter.do(in_flight))
+        return execute(sql, *rest)
+
+    with actors(1) as (starter,), connection.execute_wrapper(start_behind_the_calls):
+        by_force.audit(has_ended=False)
+    assert started
 
 
 def test_a_slot_whose_call_is_admitted_while_it_is_to_be_freed_stays() -> None:

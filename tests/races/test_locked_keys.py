@@ -12,17 +12,18 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from dispatcher import api, ending, engine
+from dispatcher import api, ending, engine, sql
 from dispatcher import audit as auditing
 from dispatcher.engine.stop import stop as stop_keys
-from dispatcher.errors import RateLimited
-from dispatcher.lifecycle.claim import Refused
+from dispatcher.errors import RateLimited, WorkerLost
+from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.lifecycle.run import Stopped
 from dispatcher.lifecycle.take import Taker, take
 from dispatcher.models import Block, CallQueue, KeyChange, RateLimitKey, Slot
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests import db_admin
+from tests.builders import held, ticket_of
 from tests.races.audit import audit
 from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
 from tests.races.traffic import declare_tenants, ended, in_flight, state_of, tick_and_work, write
@@ -112,6 +113,22 @@ def test_no_process_of_a_pool_waits_for_a_locked_key_when_its_provider_says_stop
     assert key is None or blocked_until("other") is None
     assert (state_of(call), state_of(apart[0])) == (State.AVAILABLE, State.DISPATCHED)
     assert not Block.objects.exists()
+
+
+def test_who_records_the_loss_of_a_process_has_no_key_locked_after_its_trip(monkeypatch: pytest.MonkeyPatch) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    (call,) = in_flight("api")
+    assert isinstance(claim(call.id, ticket_of(call)), Claimed)
+    are_within: list[bool] = []
+
+    def trip(*args: Any, **kwargs: Any) -> Any:
+        are_within.append(sql.in_transaction())
+        return take(*args, **kwargs)
+
+    monkeypatch.setattr("dispatcher.lifecycle.take.take", trip)
+    assert engine.lose([held(call)], WorkerLost("killed"), is_crash=True) == 1
+    assert are_within, "it made trips"
+    assert not any(are_within), "a busy process would keep the key from others until its commit"
 
 
 def test_a_call_does_not_start_under_a_block_that_a_locked_key_has_not_got_yet() -> None:

@@ -22,7 +22,7 @@ from dispatcher.states import State
 from dispatcher.worker.call import End
 from tests.builders import HERE, committed, key, seen, states
 from tests.faults import locked
-from tests.races.lockstep import eventually, gated
+from tests.races.lockstep import eventually, gated, holding
 from tests.steps.feeding import send
 from tests.steps.loops import Process, process
 
@@ -49,6 +49,18 @@ def test_a_process_whose_trip_has_parked_one_lane_after_the_other_is_marked_as_i
         assert states(calls) == [State.AVAILABLE] * 3
         call = CallQueue.objects.send("noop", queue="mail")
         assert worker.begun() == call.id
+
+
+def test_a_trip_that_a_lock_stops_keeps_its_connection_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    with process() as worker:
+        eventually(is_idle)
+        with holding("LOCK TABLE dispatcher_lanesite"):
+            eventually(lambda: "waits for another transaction" in caplog.text)
+        assert worker.trips.session.is_open
+        call = CallQueue.objects.send("noop", queue="mail")
+        assert worker.begun() == call.id
+    assert "without its database" not in caplog.text
+    assert not worker.places[0].take_lost(), "nothing may have started that is not known"
 
 
 def test_loops_of_one_process_share_its_connection_and_each_gets_what_it_has_room_for() -> None:

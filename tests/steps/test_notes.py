@@ -51,6 +51,15 @@ def test_who_commits_late_notes_its_lane_again(taker: Taker) -> None:
     assert len(direct.step(taker, room=1).starts) == 1
 
 
+def test_now_and_then_a_trip_reads_what_was_committed_late_by_who_then_died(taker: Taker) -> None:
+    taker = replace(taker, notes=Notes())
+    assert direct.step(taker, room=1).starts == []
+    with transaction.atomic():
+        send()
+        age_notes()
+    assert len(direct.step(taker, room=1).starts) == 1
+
+
 def test_a_tick_reads_old_notes(taker: Taker) -> None:
     with transaction.atomic():
         send()

@@ -21,6 +21,7 @@ from dispatcher.ending import error_of
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import claim, schedule
 from dispatcher.models import CallQueue, Queue, ResultCursor
+from project.processes import free_port
 from tests.builders import SECOND, committed, held, key, ticket_of
 from tests.races.lockstep import at_once, eventually
 from tests.steps.conftest import app as ordinary_app
@@ -167,6 +168,21 @@ def test_a_database_that_fails_is_named_and_the_result_backend_is_not(
     assert f"The database 'default' is unavailable: {gone}" in caplog.text
     assert "result backend" not in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_a_database_that_is_away_is_not_taken_for_the_backend(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = sent()
+    api.cancel([call.id])
+    monkeypatch.setitem(connection.settings_dict, "PORT", str(free_port()))
+    monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+    assert results.report() == 0
+    monkeypatch.undo()
+    assert "The database 'default' is unavailable" in caplog.text
+    assert "backend" not in caplog.text
+    results.report_soon()
+    eventually(lambda: result_of(call).state == states.REVOKED)
 
 
 def test_what_ended_long_ago_is_not_stored() -> None:

@@ -1,5 +1,6 @@
 """The connection of a process's trips: what is left of it when a statement lost it, or made another one."""
 
+from time import monotonic
 from uuid import uuid4
 
 import pytest
@@ -44,3 +45,29 @@ def test_a_process_whose_connection_does_not_listen_opens_another_one() -> None:
     session.open([])
     assert session.may_rest
     session.close()
+
+
+def test_a_process_ends_the_session_that_a_cut_network_has_left_it_on_the_server() -> None:
+    session = Session(HERE.id)
+    session.open([])
+    with session.used():
+        # To the server it is there: it does not learn that no one reads what it sends.
+        left = sql.connection().connection
+        sql.connection().connection = None
+    try:
+        session.open([])
+        assert session.may_rest
+    finally:
+        session.close()
+        left.close()
+
+
+def test_an_interrupt_ends_one_pause_of_a_process_without_a_database() -> None:
+    session = Session(HERE.id)
+    session.interrupt()
+    began = monotonic()
+    session.sleep_for(60)
+    assert monotonic() - began < 60
+    began = monotonic()
+    session.sleep_for(0.1)
+    assert monotonic() - began >= 0.1, "each try would follow the one before at once"

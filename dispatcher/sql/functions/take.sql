@@ -208,8 +208,10 @@ BEGIN
        SET idle_at = v_now, queues = p_queues
      WHERE process.id = (SELECT mine.id FROM dispatcher_process AS mine
                        WHERE mine.id = p_process FOR NO KEY UPDATE SKIP LOCKED);
-    IF NOT FOUND THEN
-      INSERT INTO dispatcher_process (id, worker_id, queues, idle_at) VALUES (p_process, p_worker, p_queues, v_now)
+    IF NOT FOUND THEN                                -- beside one that is being taken an INSERT would wait
+      INSERT INTO dispatcher_process (id, worker_id, queues, idle_at)
+      SELECT p_process, p_worker, p_queues, v_now
+       WHERE NOT EXISTS (SELECT FROM dispatcher_process AS mine WHERE mine.id = p_process)
           ON CONFLICT (id) DO NOTHING;
       again_at := v_now + interval '2 milliseconds';
     END IF;

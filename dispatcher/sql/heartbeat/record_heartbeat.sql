@@ -27,6 +27,8 @@ WITH {{clock}}, known AS MATERIALIZED (
     SELECT %(worker)s::uuid, %(name)s::text, %(host)s::text, %(pid)s::int, %(pool)s::text, %(processes)s::int,
            %(queues)s::text[], %(tasks)s::text[], clock.now, clock.now, clock.now + %(serves)s::interval
       FROM clock
+     -- One that is being changed would be waited for.
+     WHERE NOT EXISTS (SELECT FROM known)
         ON CONFLICT (id) DO NOTHING
 ), taken AS (
     -- A queue that was only named over HTTP is served by who comes first.
