@@ -350,19 +350,20 @@ BEGIN
     FOR i IN 1 .. cardinality(v_ids) LOOP
       CONTINUE WHEN v_keys[i].room > 0;
       FOR v_call IN
-        SELECT lane.id AS lane
+        SELECT lane.id AS lane, lane.queue, head.id
           FROM unnest(p_found.lanes) AS lane
+         CROSS JOIN LATERAL (
+               SELECT call.id
+                 FROM dispatcher_callqueue AS call
+                WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                  AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
+                ORDER BY call.position
+                LIMIT 1) AS head
          WHERE v_ids[i] = ANY (lane.key_ids) AND lane.taker = 'mine' AND lane.on_limit = 'wait'
            AND lane.id <> ALL (v_done) AND array_position(v_seated, lane.id) IS NULL
-           AND (SELECT call.id
-                  FROM dispatcher_callqueue AS call
-                 WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
-                   AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
-                 ORDER BY call.position
-                 LIMIT 1) IS NOT NULL
       LOOP
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, v_ids[i], NULL, NULL, NULL, false)::@move;
+        v_moves := v_moves || (v_call.lane, v_ids[i], NULL, NULL, v_call.id, false, v_call.queue)::@move;
         v_open := v_open || v_ids[i];
       END LOOP;
     END LOOP;
