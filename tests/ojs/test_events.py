@@ -81,6 +81,12 @@ def test_a_job_that_a_limit_stops_has_one_event_and_another_when_it_goes(api: Ap
     assert len({event["id"] for event in events}) == 3
 
 
+def test_a_trip_that_fills_a_key_has_the_event_of_the_job_behind_it(api: Api) -> None:
+    _, second = (api.push(rate_limit={"key": "one", "concurrency": 1}) for _ in range(2))
+    api.fetch()
+    assert [each["job_id"] for each in data(events_of(api, "rate_limit.exceeded"))] == [second["id"]]
+
+
 def test_the_strategy_that_an_event_names_is_the_one_that_is_spent(api: Api) -> None:
     limits = {"key": "paced", "concurrency": 9, "rate": {"limit": 2, "period": "PT1H"}}
     for _ in range(3):
