@@ -163,10 +163,10 @@ class DatabaseNotReady(DispatcherError):
 class RowLocked(DispatcherError, TimeoutError):
     """Another transaction has kept what a person changes locked for longer than people wait; nothing was changed."""
 
-    def __init__(self, what: str, waited: timedelta) -> None:
-        """Say what is locked, and how long that was waited for."""
+    def __init__(self, what: str, waited: float) -> None:
+        """Say what is locked, and for how many seconds that was waited for, at the most."""
         super().__init__(
-            f"Another transaction has locked {what}; nothing was changed, after a wait of {waited.total_seconds():g} s "
+            f"Another transaction has locked {what}; nothing was changed, after a wait of {waited:g} s "
             "at the most. Try again when it has ended: pg_stat_activity shows it."
         )
         self.args = what, waited

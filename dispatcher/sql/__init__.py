@@ -141,7 +141,7 @@ def patient(what: str) -> Iterator[None]:
     except DATABASE_ERRORS as error:
         if not is_locked(error):
             raise
-        raise RowLocked(what, PATIENCE) from error.__cause__
+        raise RowLocked(what, PATIENCE.total_seconds()) from error.__cause__
 
 
 @contextmanager

@@ -23,6 +23,7 @@ MADE = [
     errors.CallNotEnded("01", "active"),
     errors.UnknownMethod("sms", ["get", "post"]),
     errors.ConfigurationError("DISPATCHER['x'] is not a setting."),
+    errors.RowLocked("the rate limit key 'api'", 10.0),
     errors.RateLimited(30, key="api", reason="slow down"),
     errors.WorkerLost("its lease ran out"),
     errors.TicketReplaced("01"),
