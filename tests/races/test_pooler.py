@@ -74,7 +74,8 @@ def test_a_client_is_not_served_by_the_same_process_each_time(pooler: Pooler) ->
 LEFT = {
     "settings": (
         "SELECT string_agg(name, ' ') FROM pg_settings WHERE source = 'session'"
-        " AND name NOT IN ('application_name', 'client_encoding', 'DateStyle', 'TimeZone')"
+        # Each transaction begins with its own isolation.
+        " AND name NOT IN ('application_name', 'client_encoding', 'DateStyle', 'TimeZone', 'transaction_isolation')"
     ),
     "prepared statements": "SELECT count(*) FROM pg_prepared_statements",
     "cursors": "SELECT count(*) FROM pg_cursors WHERE is_holdable",
