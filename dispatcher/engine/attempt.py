@@ -102,13 +102,17 @@ class Attempt:
     def to_its_end(self, steps: Callable[[], T]) -> T:
         """Take the steps; if a soft time limit interrupts them, take what is left of them again."""
         try:
-            _attempts.add(self)
-            return steps()
+            return self._noted(steps)
         except SoftTimeLimitExceeded as limit:
             self.interruption = limit
+            return self._noted(steps)
+
+    def _noted(self, steps: Callable[[], T]) -> T:
+        """Take the steps as an attempt that runs; what they raise may keep it for long after that."""
+        try:
+            _attempts.add(self)
             return steps()
         finally:
-            # What it raised may keep it for long.
             _attempts.discard(self)
 
     @property
