@@ -76,14 +76,14 @@ class Presence(bootsteps.StartStopStep):
         self.worker = worker
         self.over = Event()
         self.background = _Background()
+        self.threads: list[Thread | None] = []
 
     def start(self, worker: WorkController) -> None:
         """Start the heartbeat, which registers the worker, and the thread for work beside the worker's loop."""
         del worker
         # The interpreter would collect all modules before it ends, which takes up to a second.
         atexit.register(gc.freeze)
-        _start_thread(self._beat, name="dispatcher-heartbeat")
-        self.background.start()
+        self.threads = [_start_thread(self._beat, name="dispatcher-heartbeat"), self.background.start()]
 
     def close(self, worker: WorkController) -> None:
         """Put back calls that were fetched and not started; the worker accepts no more."""
@@ -110,6 +110,11 @@ class Presence(bootsteps.StartStopStep):
             work()
         self._soon("put back what it had to give up", lambda: workers.release_all(self.id))
         self.background.stop()
+        until = monotonic() + _LONGEST_WAIT_S
+        # Tests run a worker in a thread of their process, and then drop the database, which these have connections to.
+        for thread in self.threads if self.over.is_set() else ():
+            if thread is not None:
+                thread.join(max(0.0, until - monotonic()))
 
     def _soon(self, what: str, work: Callable[[], object]) -> None:
         """Do this outside the worker's loop, and wait a bounded time: a hanging database does not block a shutdown."""
@@ -173,11 +178,11 @@ class _Background:
         self.news = Event()
         self.is_over = False
 
-    def start(self) -> None:
+    def start(self) -> Thread | None:
         """Start the thread, and take the work of this process from now on."""
         self.pid = getpid()
         _Background.current = self
-        _start_thread(self._run, name="dispatcher-background")
+        return _start_thread(self._run, name="dispatcher-background")
 
     def stop(self) -> None:
         """Take no more work; the thread ends when it has done what waits."""
@@ -202,13 +207,15 @@ class _Background:
         connections.close_all()
 
 
-def _start_thread(work: Callable[[], None], *, name: str) -> None:
-    """Start a thread that ends with its process; a real one, also where gevent replaces threads by greenlets."""
+def _start_thread(work: Callable[[], None], *, name: str) -> Thread | None:
+    """Start a thread that ends with its process, and return it; with gevent one of the system's, which none returns."""
     gevent = sys.modules.get("gevent")
     if gevent is not None and gevent.monkey.is_module_patched("threading"):
         gevent.get_hub().threadpool.spawn(work)
-    else:
-        Thread(target=work, name=name, daemon=True).start()
+        return None
+    thread = Thread(target=work, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def _do_or_put_off(work: Callable[[], object], put_off: Callable[[], object]) -> None:

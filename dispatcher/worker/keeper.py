@@ -16,6 +16,7 @@ from uuid import UUID
 
 from billiard.exceptions import Terminated
 from celery.worker import WorkController, state
+from django.db import connections
 
 from dispatcher.celery import heartbeat
 from dispatcher.conf import conf
@@ -113,9 +114,13 @@ class Keeper:
                     loop.interrupt(index, error)
 
     def finish(self) -> None:
-        """Wait a bounded time until all loops have left that share this process."""
+        """Wait a bounded time until all loops have left that share this process, and the thread has ended."""
         if not self.options.is_forked:
-            self.wait(monotonic() + _LAST_S)
+            until = monotonic() + _LAST_S
+            self.wait(until)
+            self.wake()
+            if self._thread is not None:
+                self._thread.join(max(0.0, until - monotonic()))
 
     def wait(self, until: float) -> None:
         """Wait until all loops have left, or until a monotonic time."""
@@ -169,6 +174,7 @@ class Keeper:
             except Exception:
                 logger.exception("the keeper of worker %s failed, and goes on", self.options.hostname)
                 sleep(_LOOK_S)
+        connections.close_all()
 
     def _wait(self) -> None:
         poll = select.poll()
