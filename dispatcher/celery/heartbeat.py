@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 from os import getpid
-from threading import Event, Thread
+from threading import Event, Thread, current_thread, main_thread
 from time import monotonic, sleep
 from typing import Any, ClassVar, Final
 from uuid import UUID
@@ -115,6 +115,8 @@ class Presence(bootsteps.StartStopStep):
         for thread in self.threads if self.over.is_set() else ():
             if thread is not None:
                 thread.join(max(0.0, until - monotonic()))
+        if current_thread() is not main_thread():
+            connections.close_all()
 
     def _soon(self, what: str, work: Callable[[], object]) -> None:
         """Do this outside the worker's loop, and wait a bounded time: a hanging database does not block a shutdown."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
 from django.db import transaction
@@ -53,7 +52,8 @@ PATIENCE: Final = timedelta(seconds=10)
 
 Row = TypeVar("Row")
 
-_cursors: WeakKeyDictionary[psycopg.Connection[Any], dict[tuple[str, type], psycopg.Cursor[Any]]] = WeakKeyDictionary()
+_CURSORS: Final = "dispatcher_cursors"
+"""The attribute of a connection that holds its cursors: they name it, so elsewhere they would keep it for ever."""
 
 
 class Clock:
@@ -250,7 +250,7 @@ def ask(name: str, row: type[Row], params: Mapping[str, Any]) -> Asked[Row]:
 def has_run(name: str) -> bool:
     """Return whether this thread's connection has run `name`.sql: the server plans on each connection by itself."""
     raw = connection().connection
-    return raw is not None and any(name == known for known, _ in _cursors.get(raw, ()))
+    return raw is not None and any(name == known for known, _ in raw.__dict__.get(_CURSORS, ()))
 
 
 def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
@@ -301,7 +301,7 @@ def change(name: str, params: Mapping[str, Any]) -> int:
 def _cursor(wrapper: BaseDatabaseWrapper, name: str, row: type[Row]) -> psycopg.Cursor[Row]:
     """Give the connection's cursor for a statement, which is prepared."""
     raw: psycopg.Connection[Any] = wrapper.connection
-    known = _cursors.setdefault(raw, {})
+    known: dict[tuple[str, type], psycopg.Cursor[Any]] = raw.__dict__.setdefault(_CURSORS, {})
     cursor = known.get((name, row))
     if cursor is None:
         if raw.prepare_threshold is None and prepares(wrapper):

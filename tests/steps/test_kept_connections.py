@@ -1,19 +1,22 @@
 """A worker keeps its connection to the dispatcher's database from task to task, whatever CONN_MAX_AGE is."""
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timedelta
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
+from weakref import ref
 
 import pytest
 from celery import signals
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from dispatcher import sql
+from dispatcher import engine, sql
 from dispatcher.celery.heartbeat import KeptConnections
 from dispatcher.engine import attempt
 from dispatcher.lifecycle import claim
@@ -173,7 +176,22 @@ def test_statements_are_prepared_unless_the_setting_or_a_pooler_says_otherwise(
     monkeypatch.setitem(connection.settings_dict, "DISABLE_SERVER_SIDE_CURSORS", is_behind_a_pooler)
     connection.ensure_connection()
     monkeypatch.setattr(connection.connection, "prepare_threshold", None)
-    sql._cursors.pop(connection.connection, None)  # noqa: SLF001 -- as on a new connection
+    connection.connection.__dict__.pop(sql._CURSORS, None)  # noqa: SLF001 -- as on a new connection
     # Nothing is sent: behind a pooler it would not be understood.
     sql._cursor(sql.connection(), "read_clock", SimpleNamespace)  # noqa: SLF001
     assert (connection.connection.prepare_threshold is not None) == prepares
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_thread_that_ends_keeps_no_connection() -> None:
+    left = []
+
+    def work() -> None:
+        engine.sweep()
+        left.append(ref(connection.connection))
+
+    thread = Thread(target=work)
+    thread.start()
+    thread.join()
+    gc.collect()
+    assert [each() for each in left] == [None]
