@@ -115,6 +115,7 @@ class Presence(bootsteps.StartStopStep):
         for thread in self.threads if self.over.is_set() else ():
             if thread is not None:
                 thread.join(max(0.0, until - monotonic()))
+        # So has this one, if it is such a thread.
         if current_thread() is not main_thread():
             connections.close_all()
 

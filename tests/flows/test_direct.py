@@ -362,14 +362,24 @@ def test_an_end_that_a_worker_could_not_record_before_its_loops_left_is_recorded
     assert (call.state, call.result, call.attempt) == (State.COMPLETED, "there", 1)
 
 
-def test_sigterm_to_the_group_of_an_idle_worker_without_a_broker_stops_it_soon(processes: Processes) -> None:
+@pytest.mark.parametrize("runs_s", [0.0, 4.0], ids=["idle", "busy"])
+def test_sigterm_to_the_group_of_a_worker_without_a_broker_stops_it_after_its_calls(
+    processes: Processes, runs_s: float
+) -> None:
     worker = start(processes, env=ALONE)
     eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+    call = running(send(sample_tasks.echo_slowly, "x", runs_s)) if runs_s else None
     main = psutil.Process(processes.stack.children.pop("worker").pid)
     began = time.monotonic()
     os.killpg(os.getpgid(main.pid), signal.SIGTERM)
     main.wait(30)
-    assert time.monotonic() - began < 3.0
+    took = time.monotonic() - began
+    if call is None:
+        assert took < 3.0
+    else:
+        call.refresh_from_db()
+        assert (call.state, call.attempt) == (State.COMPLETED, 1)
+        assert took < runs_s + 3.0
 
 
 def test_an_end_that_the_database_refuses_fails_its_attempt_and_stops_no_other_call(

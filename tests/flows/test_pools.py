@@ -161,7 +161,7 @@ def test_messages_and_calls_alternate_in_one_pool(processes: Processes, pool: st
     start(processes, "-P", pool, "-c", str(count), env=FALLBACK)
     calls, plain = [], []
     for _ in range(40):
-        # So long in all that the messages come meanwhile: with RabbitMQ that takes seconds on a busy machine.
+        # So long in all that the messages come meanwhile: with RabbitMQ that takes a second or more.
         plain.append(sample_tasks.nap.delay(0.12))
         calls.append(send(sample_tasks.nap, 0.12, keys=[]))
     assert all_at_once(calls)

@@ -143,7 +143,7 @@ def test_a_loss_and_a_finish() -> None:
         "main": partial(engine.lose, [held(call)], LOST, is_crash=True),
         "worker": partial(finish_one, call),
     }
-    explore(cast, one_ended_it, at_least=20)
+    explore(cast, one_ended_it, at_least=22)
 
 
 def test_a_loss_and_a_claim() -> None:
