@@ -37,7 +37,11 @@ for wake-ups that had looked for marks before it."""
 _LAST_S: Final = 5.0
 """How long a process that takes no more calls tries to record the ends of those it had."""
 _GATHER_S: Final = 0.003
-"""In a stream of short runs: how long it waits for more calls and ends before it looks again, while no key is full."""
+"""In a stream of short runs, while no key is full: how long it waits for more calls and ends before it looks again, for
+each call that the latest trip has started."""
+_GATHER_CALLS: Final = 5
+"""For how many of these at the most: with 5, PostgreSQL spends a fifth less on a call sent alone than with 1; with 8,
+fewer calls a second end."""
 _GATHER_TRIPS: Final = 2
 """In such a stream: how much longer than the latest trip it waits, at the least."""
 _LONGEST_TRIP_S: Final = 0.05
@@ -218,7 +222,8 @@ class Trips:
         session.is_marked = may_rest and not taken.starts and (is_marked or not taken.has_more)
         self._is_full, self.takes_ahead = taken.is_full, taken.has_more and not taken.is_full
         is_stream = self._gathered < _GATHERS and 0 < len(taken.starts) < room and not taken.is_full
-        self._gather_until = monotonic() + max(_GATHER_S, _GATHER_TRIPS * self.took_s) if is_stream else 0.0
+        gather_s = max(_GATHER_S * min(len(taken.starts), _GATHER_CALLS), _GATHER_TRIPS * self.took_s)
+        self._gather_until = monotonic() + gather_s if is_stream else 0.0
         if leader.reports:
             # Who is busy with them must not be woken for calls.
             session.unmark()
