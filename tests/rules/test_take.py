@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dispatcher.sql.functions import installed_name
 from tests.rules import checker, reference
-from tests.rules.reference import LOWEST, MILLISECOND, SECOND, Claim, End, Note, Trip, Tuning
+from tests.rules.reference import LOWEST, MILLISECOND, SECOND, Claim, End, Limits, Note, Trip, Tuning
 from tests.rules.systems import (
     BEGIN,
     PROCESSES,
@@ -51,6 +51,24 @@ def test_take_does_what_its_reference_does(db: psycopg.Connection, seed: int) ->
     compared = Comparison(db, Random(seed))
     compared.run()
     compared.drain()
+
+
+def test_no_call_comes_before_an_earlier_one_of_its_lane_though_their_share_got_something_back(
+    db: psycopg.Connection,
+) -> None:
+    state = reference.State()
+    state.keys[1] = reference.Key(id=1, name="k", limits=Limits(), override=Limits(), fair_by="t:*")
+    lane = state.lanes[1] = reference.Lane(id=1, queue="a", priority=0, on_limit="wait", key_ids=[1])
+    first, second = state.calls = [random_call(Random(0), state, lane, n) for n in (0, 1)]
+    second.position = first.position + 1
+    load(db, state)
+    # The first one's turn in line is 700,000; the share's next is 100,000.
+    seat = f"ROW(1, 2, 1, 5, 700000, 100000, 0, now(), {LOWEST})::{installed_name('seat')}"
+    lines = [f"ROW(1, 0, {share}, 1, 100000, 100000)::{installed_name('line')}" for share in (0, -1)]
+    given = f"ARRAY[1], ARRAY[{seat}], ARRAY[{', '.join(lines)}], '{{}}', '{{}}', '{{}}', false"
+    calls, rounds = db.execute(f"SELECT calls, rounds FROM {installed_name('rounds')}({given})").fetchone() or ([], [])
+    by_call = dict(zip(calls, rounds, strict=True))
+    assert by_call[first.id] <= by_call[second.id]
 
 
 class Comparison:

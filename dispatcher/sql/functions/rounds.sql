@@ -1,7 +1,7 @@
 -- rounds: in which order these lanes' first calls come: how far the turn of each is behind the first turn of its key,
 -- as if a call of another lane came after each start of cost 1. The turn of a lane in line is that of its first call;
--- the others follow where their shares are. Lanes that come new are before those in line with the same turn.
--- `p_one_by_one`: only the first of all is asked for.
+-- the others follow where their shares are, but never before it: a share may have got something back meanwhile. Lanes
+-- that come new are before those in line with the same turn. `p_one_by_one`: only the first of all is asked for.
 CREATE FUNCTION @rounds(p_lanes bigint[], p_seats @seat[], p_lines @line[], p_met bigint[], p_done bigint[],
     p_over uuid[], p_one_by_one bool, OUT calls uuid[], OUT rounds bigint[]) LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -23,10 +23,11 @@ BEGIN
      WHERE lane.id <> ALL (p_done))
   SELECT array_agg(turn.id), array_agg(turn.at - turn.first + @turn(1, 1))
     INTO calls, rounds
-    FROM (SELECT head.id, head.first,
-                 CASE WHEN head.is_in_line THEN head.turn
-                      ELSE head.next - head.is_new - head.length + sum(head.length) OVER (
-                             PARTITION BY head.line, head.is_in_line, CASE WHEN p_one_by_one THEN head.lane END
-                                 ORDER BY head.n, head.served_at, head.lane) END::bigint AS at
-            FROM head) AS turn;
+    FROM (SELECT each.id, each.first, max(each.at) OVER (PARTITION BY each.lane ORDER BY each.n) AS at
+            FROM (SELECT head.id, head.first, head.lane, head.n,
+                         CASE WHEN head.is_in_line THEN head.turn
+                              ELSE head.next - head.is_new - head.length + sum(head.length) OVER (
+                                     PARTITION BY head.line, head.is_in_line, CASE WHEN p_one_by_one THEN head.lane END
+                                         ORDER BY head.n, head.served_at, head.lane) END::bigint AS at
+                    FROM head) AS each) AS turn;
 END $$;
