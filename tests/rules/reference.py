@@ -1281,8 +1281,10 @@ def _leave(
     now, until = trip.now, trip.now + trip.tuning.horizon
     queues |= {state.lanes[id].queue for id, taker in found.lanes.items() if taker != "mine"}
     fair: set[str] = set()
+    # Of keys that only lanes spend which are to stand in line, ends and notes let those go that are parked on them.
+    looked_at = chosen.open | found.turn_keys if found.is_parked or chosen.moves else set()
     for key in found.keys.values():
-        if key.id not in chosen.open | found.turn_keys or not state.parked(key.id):
+        if key.id not in looked_at or not state.parked(key.id):
             continue
         if key.is_open(1, until) and key.key.fair_by is not None:
             fair |= _show(state, key.id, now)
@@ -1339,7 +1341,7 @@ def _wake_others(
 
 def _is_bounded(trip: Trip, found: Found, chosen: Chosen, queue: str) -> bool:
     """Return whether as many calls of a queue are on their way as may be, as far as the trip has counted them."""
-    want = trip.room if trip.becomes == "dispatched" else trip.publish
+    want = trip.room if trip.becomes == "dispatched" and queue in trip.queues else trip.publish
     return queue in found.full or (chosen.publish.get(queue) == 0 and found.publish[queue] < want)
 
 

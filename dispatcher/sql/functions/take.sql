@@ -188,8 +188,9 @@ BEGIN
                           'broker') AS delivery,
                  -- Where as many are on their way as may be, their ends come again.
                  mine.name <> ALL (v_found.full_queues)
-                 AND (bounds.has = 0 AND bounds.had < CASE p_becomes WHEN 'active' THEN p_publish ELSE p_room END)
-                     IS NOT TRUE AS has_room
+                 AND (bounds.has = 0
+                      AND bounds.had < CASE WHEN p_becomes = 'dispatched' AND mine.name = ANY (p_queues) THEN p_room
+                                            ELSE p_publish END) IS NOT TRUE AS has_room
             FROM (SELECT DISTINCT name FROM unnest(v_queues || v_fair || p_queues) AS queue (name)
                    ORDER BY name) AS mine
             LEFT JOIN unnest(v_found.published, v_found.publish_room, v_chosen.publish_left)
