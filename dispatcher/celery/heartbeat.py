@@ -247,10 +247,14 @@ def in_background(what: str, work: Callable[[], object]) -> None:
         try_to(what, work)
 
 
-def try_to(what: str, work: Callable[[], object]) -> bool:
-    """Do this on a connection that can be used; log what fails, and return whether nothing did."""
+def try_to(what: str, work: Callable[[], object], *, is_checked: bool = False) -> bool:
+    """Do this on a connection that can be used; log what fails, and return whether nothing did.
+
+    is_checked: this thread has just used it, so it is not checked again.
+    """
     try:
-        close_old_connections()
+        if not is_checked:
+            close_old_connections()
         work()
     except sql.DATABASE_ERRORS as fault:
         if sql.is_unavailable(fault):

@@ -156,7 +156,7 @@ class PeriodicTasks(bootsteps.StartStopStep):
         self._has_ticked = TICK in won
         self._looks_at = monotonic() + self._pause()
         for name in won:
-            self._run(name, all_works[name].run)
+            self._run(name, all_works[name].run, is_checked=True)
 
     def _looks_often(self) -> bool:
         queues = self.worker.app.amqp.queues.consume_from
@@ -170,9 +170,9 @@ class PeriodicTasks(bootsteps.StartStopStep):
         # So that not all workers come at once.
         return pause.total_seconds() * random.uniform(0.9, 1.0)  # noqa: S311
 
-    def _run(self, name: str, work: Callable[[], object]) -> None:
+    def _run(self, name: str, work: Callable[[], object], *, is_checked: bool = False) -> None:
         if works()[name].task.every < _OFTEN:
-            try_to(f"run {name}", work)
+            try_to(f"run {name}", work, is_checked=is_checked)
         else:
             self._begin(name, partial(self._run_alone, name, work))
 
