@@ -6,7 +6,7 @@ from statistics import median
 
 from bench import running
 from bench.bare import Bare
-from bench.figures import Bench, Bound, Figure, in_turns
+from bench.figures import Bench, Figure, in_turns
 from bench.tasks import wait
 from dispatcher.models import RateLimitKey
 from project.processes import Stack
@@ -97,17 +97,11 @@ def _one_by_one(bench: Bench, single: Bare, alone: Bare) -> Iterator[Figure]:
 def _costs(bench: Bench) -> Iterator[Figure]:
     calls = bench.effort.calls(CALLS)
     spent = running.cost(partial(running.end_to_end, "ample", calls), calls)
-    absolute = partial(Figure.absolute, side=Bound.AT_MOST)
+    absolute = Figure.absolute
     whole = "end to end under a limit, sends included"
     yield absolute(f"transactions a call, whole system, {whole}", spent.transactions, "commits", bound=2.3)
     yield absolute(f"CPU of PostgreSQL a call, {whole}", spent.cpu_ms, "ms", bound=0.6)
-    yield Figure.absolute(
-        f"calls per second and core of PostgreSQL, {whole}",
-        1_000 / spent.cpu_ms,
-        "calls/s",
-        side=Bound.AT_LEAST,
-        bound=1_600,
-    )
+    yield Figure.rate(f"calls per second and core of PostgreSQL, {whole}", 1_000 / spent.cpu_ms, 1, 1_600)
     yield absolute(f"dead rows a call, {whole}", spent.dead_rows, "rows", bound=8)
     yield absolute(f"WAL a call, {whole}", spent.wal_kb, "kB", bound=8)
     spent = running.cost(partial(running.drain, [["ample"]], calls), calls)

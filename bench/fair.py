@@ -19,7 +19,7 @@ from typing import Any, Final
 from django.db import connections
 
 from bench import database, fixtures, trips
-from bench.figures import Bench, Bound, Figure
+from bench.figures import Bench, Figure
 from bench.trips import Backend, Worker
 from dispatcher.models import CallQueue, Lane, Process, Queue, RateLimitKey
 from dispatcher.states import Delivery
@@ -82,26 +82,12 @@ def fair(bench: Bench) -> Iterator[Figure]:
             share, starts = run(contest)
             yield Figure.time(f"{contest.name}: off its share", abs(share - contest.wanted), OFF_BY, 1, unit="%")
             _, others = run(replace(contest, is_fair=False))
-            yield Figure(
-                name=f"{contest.name}: starts with fair_by and without",
-                ours=starts,
-                reference=others,
-                unit="starts/s",
-                side=Bound.AT_LEAST,
-                bound=0.6,
-            )
+            yield Figure.rate(f"{contest.name}: starts with fair_by and without", starts, others, 0.6, unit="starts/s")
     for room, lanes in ((1, 2), (1, 4), (16, 4), (16, 64)):
         name = f"a trip, {room} calls, {lanes} lanes of two tenants"
         if bench.only in name:
             on, off = (_trip(bench, room, lanes, is_fair=is_fair) for is_fair in (True, False))
-            yield Figure(
-                name=f"{name}, with fair_by and without",
-                ours=on,
-                reference=off,
-                unit="ms",
-                side=Bound.AT_MOST,
-                bound=1.6,
-            )
+            yield Figure.time(f"{name}, with fair_by and without", on, off, 1.6)
 
 
 def make(contest: Contest, calls: int = CALLS) -> None:

@@ -41,9 +41,9 @@ class Figure:
     """Why there are no numbers."""
 
     @classmethod
-    def rate(cls, name: str, ours: float, reference: float, bound: float) -> Self:
-        """Return a figure of calls per second: at least so many times the reference's."""
-        return cls(name=name, ours=ours, reference=reference, unit="calls/s", side=Bound.AT_LEAST, bound=bound)
+    def rate(cls, name: str, ours: float, reference: float, bound: float, *, unit: str = "calls/s") -> Self:
+        """Return a figure of calls per second, or of another rate: at least so many times the reference's."""
+        return cls(name=name, ours=ours, reference=reference, unit=unit, side=Bound.AT_LEAST, bound=bound)
 
     @classmethod
     def time(cls, name: str, ours: float, reference: float, bound: float, *, unit: str = "ms") -> Self:
@@ -51,9 +51,9 @@ class Figure:
         return cls(name=name, ours=ours, reference=reference, unit=unit, side=Bound.AT_MOST, bound=bound)
 
     @classmethod
-    def absolute(cls, name: str, ours: float, unit: str, *, side: Bound, bound: float) -> Self:
-        """Return a figure that is compared with its bound only."""
-        return cls(name=name, ours=ours, reference=1, unit=unit, side=side, bound=bound)
+    def absolute(cls, name: str, ours: float, unit: str, *, bound: float) -> Self:
+        """Return a figure of a cost that is compared with its bound only."""
+        return cls.time(name, ours, 1, bound, unit=unit)
 
     @property
     def ratio(self) -> float | None:

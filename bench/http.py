@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from bench import database, fixtures, running
-from bench.figures import Bench, Bound, Figure
+from bench.figures import Bench, Figure
 from project.processes import Stack, free_port
 
 CLIENTS = 8
@@ -48,23 +48,11 @@ def over_http(bench: Bench) -> Iterator[Figure]:
             seen["health"].append(_rate(port, _health, jobs))
             spent["health"].append((_cpu_ms(server) - before) / jobs)
             fetched.clear()
-    yield Figure(
-        name="CPU of server and database for a job over HTTP, against a look at the database",
-        ours=median(spent["jobs"]),
-        reference=median(spent["health"]),
-        unit="ms",
-        side=Bound.AT_MOST,
-        bound=CPU_BOUND,
-    )
+    name = "CPU of server and database for a job over HTTP, against a look at the database"
+    yield Figure.time(name, median(spent["jobs"]), median(spent["health"]), CPU_BOUND)
     for name in steps:
-        yield Figure(
-            name=f"{name} over HTTP, {CLIENTS} clients, against a look at the database",
-            ours=median(seen[name]),
-            reference=median(seen["health"]),
-            unit="requests/s",
-            side=Bound.AT_LEAST,
-            bound=FLOOR,
-        )
+        what = f"{name} over HTTP, {CLIENTS} clients, against a look at the database"
+        yield Figure.rate(what, median(seen[name]), median(seen["health"]), FLOOR, unit="requests/s")
 
 
 def _cpu_ms(stack: Stack) -> float:

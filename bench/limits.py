@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from bench import fixtures
-from bench.figures import Bench, Bound, Figure
+from bench.figures import Bench, Figure
 from bench.tasks import visit
 from bench.third_party import DIRECT, THROTTLE, WINDOW
 from dispatcher import api
@@ -62,31 +62,16 @@ def _limits(bench: Bench, kind: str, *, bound: float) -> Iterator[Figure]:
             api.resume(key)
         seen = _watch(bench.witness, expected, windows * WINDOW.period / SECOND + TIMEOUT)
     apart = _apart(seen[window], windows * WINDOW.limit)
-    yield Figure(
-        name=f"{kind}starts under a window of {WINDOW.limit} in {WINDOW.period // SECOND} s",
-        ours=windows * WINDOW.limit * SECOND / apart,
-        reference=WINDOW.limit * SECOND / WINDOW.period,
-        unit="starts/s",
-        side=Bound.AT_LEAST,
-        bound=bound,
-    )
-    yield Figure(
-        name=f"{kind}starts under a throttle of {THROTTLE.limit} in {THROTTLE.period // SECOND} s",
-        ours=(len(seen[throttle]) - 1) * SECOND / (seen[throttle][-1] - seen[throttle][0]),
-        reference=THROTTLE.limit * SECOND / THROTTLE.period,
-        unit="starts/s",
-        side=Bound.AT_LEAST,
-        bound=bound,
-    )
+    spaced = (len(seen[throttle]) - 1) * SECOND / (seen[throttle][-1] - seen[throttle][0])
+    for name, limit, rate in (
+        ("a window", WINDOW, windows * WINDOW.limit * SECOND / apart),
+        ("a throttle", THROTTLE, spaced),
+    ):
+        what = f"{kind}starts under {name} of {limit.limit} in {limit.period // SECOND} s"
+        yield Figure.rate(what, rate, limit.limit * SECOND / limit.period, bound, unit="starts/s")
     visits = bench.witness.ledger.visits[known:]
-    yield Figure(
-        name=f"{kind}violations at the witness",
-        ours=sum(len(broken) for visit in visits for broken in visit.broken.values()),
-        reference=len(visits),
-        unit="starts",
-        side=Bound.AT_MOST,
-        bound=0,
-    )
+    broken = sum(len(each) for visit in visits for each in visit.broken.values())
+    yield Figure.time(f"{kind}violations at the witness", broken, len(visits), 0, unit="starts")
 
 
 def _watch(witness: Witness, expected: dict[str, int], patience: float) -> dict[str, list[int]]:

@@ -9,7 +9,7 @@ import psutil
 
 from bench import running
 from bench.bare import Bare
-from bench.figures import Bench, Bound, Figure, in_turns
+from bench.figures import Bench, Figure, in_turns
 from bench.tasks import RUN_S, wait
 from dispatcher.models import RateLimitKey
 from project.processes import Stack
@@ -58,9 +58,7 @@ def idle(bench: Bench) -> Iterator[Figure]:
         before = _used(pid)
         time.sleep(seconds)
         used = _used(pid) - before
-    yield Figure.absolute(
-        "CPU of an idle worker of two processes, a second", used / seconds, "ms", side=Bound.AT_MOST, bound=6
-    )
+    yield Figure.absolute("CPU of an idle worker of two processes, a second", used / seconds, "ms", bound=6)
 
 
 def _used(pid: int) -> float:

@@ -22,7 +22,7 @@ import uuid_utils.compat as uuid7
 from django.db import connection, connections, transaction
 
 from bench import database, fixtures
-from bench.figures import Bench, Bound, Figure, in_turns
+from bench.figures import Bench, Figure, in_turns
 from bench.models import PlainRow
 from bench.running import STATISTICS_S
 from bench.tasks import nothing
@@ -129,7 +129,7 @@ def trips(bench: Bench) -> Iterator[Figure]:
                 partial(_take_in_turns, 1, scene),
                 rounds=bench.effort.long_rounds,
             )
-            yield Figure(name=named, ours=ours, reference=reference, unit="starts/s", side=Bound.AT_LEAST, bound=1)
+            yield Figure.rate(named, ours, reference, 1, unit="starts/s")
     if bench.only in (named := "a send against a create"):
         yield from _send(named, bench)
 
