@@ -47,13 +47,25 @@ class Faults:
         over: float = getattr(self, f"_{fault.kind}")(fault)
         return Struck(fault=fault, began=began, over=over)
 
-    # Workers
+    # Processes of all kinds
 
-    def _worker_killed(self, fault: Fault) -> float:
+    def _killed(self, fault: Fault) -> float:
         return self._signal(fault.target, signal.SIGKILL)
+
+    _worker_killed = _dispenser_killed = _sender_killed = _beat_killed = _killed
 
     def _worker_killed_at_start(self, fault: Fault) -> float:
         return self._trap(fault, fault_points.RUNNING, signal.SIGKILL)
+
+    def _killed_publishing(self, fault: Fault) -> float:
+        return self._trap(fault, fault_points.PUBLISHING, signal.SIGKILL)
+
+    _dispenser_killed_publishing = _sender_killed_publishing = _killed_publishing
+
+    def _sender_killed_waking(self, fault: Fault) -> float:
+        return self._trap(fault, fault_points.WAKING, signal.SIGKILL)
+
+    # Workers
 
     def _child_killed(self, fault: Fault) -> float:
         with suppress(psutil.NoSuchProcess):
@@ -69,22 +81,16 @@ class Faults:
     def _child_killed_at_end(self, fault: Fault) -> float:
         return self._trap(fault, fault_points.ENDED, signal.SIGKILL, alone=True)
 
-    def _child_frozen(self, fault: Fault) -> float:
-        with suppress(psutil.NoSuchProcess):
-            process = self._child(fault)
-            return _lasting(fault, process.suspend, process.resume)
-        return time.monotonic()
-
     def _main_killed(self, fault: Fault) -> float:
         with suppress(psutil.NoSuchProcess):
             self._main(fault).kill()
         return time.monotonic()
 
+    def _child_frozen(self, fault: Fault) -> float:
+        return _frozen(fault, self._child)
+
     def _main_frozen(self, fault: Fault) -> float:
-        with suppress(psutil.NoSuchProcess):
-            process = self._main(fault)
-            return _lasting(fault, process.suspend, process.resume)
-        return time.monotonic()
+        return _frozen(fault, self._main)
 
     def _worker_frozen(self, fault: Fault) -> float:
         self._signal(fault.target, signal.SIGSTOP)
@@ -99,26 +105,6 @@ class Faults:
 
     def _worker_cold_shutdown(self, fault: Fault) -> float:
         return self._shut_down(fault, signal.SIGQUIT)
-
-    # Dispensers, senders, beat
-
-    def _dispenser_killed(self, fault: Fault) -> float:
-        return self._signal(fault.target, signal.SIGKILL)
-
-    def _dispenser_killed_publishing(self, fault: Fault) -> float:
-        return self._trap(fault, fault_points.PUBLISHING, signal.SIGKILL)
-
-    def _sender_killed(self, fault: Fault) -> float:
-        return self._signal(fault.target, signal.SIGKILL)
-
-    def _sender_killed_waking(self, fault: Fault) -> float:
-        return self._trap(fault, fault_points.WAKING, signal.SIGKILL)
-
-    def _sender_killed_publishing(self, fault: Fault) -> float:
-        return self._trap(fault, fault_points.PUBLISHING, signal.SIGKILL)
-
-    def _beat_killed(self, fault: Fault) -> float:
-        return self._signal(fault.target, signal.SIGKILL)
 
     # The broker
 
@@ -225,6 +211,13 @@ def _lasting(fault: Fault, begin: Callable[[], object], end: Callable[[], object
     begin()
     time.sleep(fault.seconds)
     end()
+    return time.monotonic()
+
+
+def _frozen(fault: Fault, process_of: Callable[[Fault], psutil.Process]) -> float:
+    with suppress(psutil.NoSuchProcess):
+        process = process_of(fault)
+        return _lasting(fault, process.suspend, process.resume)
     return time.monotonic()
 
 

@@ -46,15 +46,10 @@ class Outcome:
     def as_json(self) -> dict[str, object]:
         """Return it for tools; recovery in seconds, faults with their times from the beginning of the schedule."""
         verdict = self.verdict
+        counted = ("sent", "lost", "double_starts", "violations", "wrong_attempts", "wrong_ends", "late")
         return {
             "ok": verdict.is_ok,
-            "sent": verdict.sent,
-            "lost": verdict.lost,
-            "double_starts": verdict.double_starts,
-            "violations": verdict.violations,
-            "wrong_attempts": verdict.wrong_attempts,
-            "wrong_ends": verdict.wrong_ends,
-            "late": verdict.late,
+            **{name: getattr(verdict, name) for name in counted},
             "longest_way_s": round(verdict.longest_way_s, 3),
             "recovery_s": verdict.recovery,
             "faults": [self._as_json(struck) for struck in self.struck],
