@@ -25,13 +25,6 @@ def test_running_and_admitted_are_counted_apart() -> None:
     assert found.state is KeyState.OPEN
 
 
-def test_a_full_key_says_which_limit_stops_it() -> None:
-    key("api", concurrency=1)
-    admitted("api")
-    assert list(status(now=T0).stopped_by) == ["concurrency"]
-    assert status(now=T0).state is KeyState.AT_LIMIT
-
-
 def test_a_window_is_used_by_starts_and_by_what_will_start() -> None:
     key("api", rate=(2, 10))
     started("api")
@@ -58,23 +51,6 @@ def test_calls_that_wait_are_counted_with_the_oldest() -> None:
     found = status()
     assert found.waiting == 3
     assert found.waiting_since == first.created_at
-
-
-def test_a_call_says_which_key_it_waits_for_and_how_many_are_ahead() -> None:
-    key("api", concurrency=0)
-    first, second = waiting("api"), waiting("api")
-    assert go(first) == []
-    wait = reports.why_waiting(second.id)
-    assert wait is not None
-    assert (wait.stopped_by, wait.ahead) == ("api", 1)
-
-
-def test_calls_of_a_key_are_listed_page_by_page() -> None:
-    key("api", concurrency=0)
-    calls = [waiting("api") for _ in range(5)]
-    page = reports.waiting_calls("api", most=2)
-    rest = reports.waiting_calls("api", after=page[-1].place)
-    assert [call.id for call in (*page, *rest)] == [call.id for call in calls]
 
 
 def test_costs_name_the_queue_s_own_key_too() -> None:
