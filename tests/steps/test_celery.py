@@ -128,15 +128,6 @@ def test_a_task_that_raises_fails_its_attempt_and_celery_learns_of_the_wait() ->
     assert (seen(call).state, seen(call).error["type"]) == (State.RETRYABLE, "ValueError")
 
 
-def test_the_last_failure_is_a_failure_for_celery_too() -> None:
-    behaviours[:] = [raising(ValueError("bad"))]
-    call = sent(retry={"max_attempts": 1})
-    result = deliver(call)
-    assert result.state == "FAILURE"
-    assert isinstance(result.result, ValueError)
-    assert states([call]) == [State.DISCARDED]
-
-
 # A provider that says stop
 
 

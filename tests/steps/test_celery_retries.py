@@ -224,7 +224,8 @@ def test_autoretry_becomes_a_counted_wait_with_its_back_off() -> None:
 def test_autoretry_leaves_other_errors_to_the_policy_of_the_call() -> None:
     behaviours[:] = [raising(ValueError("bad"))]
     call = sent(autoretry, retry={"max_attempts": 1})
-    assert deliver(call).state == "FAILURE"
+    result = deliver(call)
+    assert (result.state, type(result.result)) == ("FAILURE", ValueError)
     assert states([call]) == [State.DISCARDED]
 
 
@@ -284,12 +285,8 @@ def test_a_retry_replaces_the_arguments_that_it_names(options: Any, args: list[i
 def test_what_a_retry_can_not_have_is_refused_by_name_and_changes_nothing(options: Any, error: str) -> None:
     call = asks(takes, **options)
     assert (call.state, call.error["type"]) == (State.RETRYABLE, error)
-    assert next(iter(options)) in call.error["message"] or error in {"TypeError", "CallTooLarge"}
+    assert next(iter(options)) in call.error["message"] or options.keys() <= {"args", "kwargs"}
     assert (call.args, call.kwargs, call.queue, call.priority) == ([1, 2], {"c": 3}, "celery", 0)
-
-
-def test_an_option_that_a_waiting_call_can_not_have_is_named() -> None:
-    assert "'soft_time_limit'" in asks(takes, soft_time_limit=5).error["message"]
 
 
 @pytest.mark.parametrize("queue", ["slow", Queue("slow")], ids=type)

@@ -122,15 +122,6 @@ def test_a_limited_task_becomes_a_call_however_it_is_sent(way: str, broker: Brok
     assert broker.take() == []
 
 
-def test_the_result_has_the_id_of_the_call() -> None:
-    assert send.delay("a").id == str(only().id)
-
-
-def test_a_class_keeps_its_own_apply_async() -> None:
-    own.delay()
-    assert only().headers == {"tenant": "acme"}
-
-
 def test_a_task_without_limits_goes_to_the_broker(broker: Broker) -> None:
     free.delay("x")
     rated.delay()
@@ -175,9 +166,9 @@ def test_names_that_are_numbers_are_written_as_celerys_json_does() -> None:
 # Keys
 
 
-def test_the_first_name_or_pattern_that_fits_counts(settings: Any) -> None:
+def test_the_first_name_or_pattern_that_fits_counts_and_a_class_keeps_its_own_apply_async() -> None:
     own.delay()
-    assert keys_of(only()) == ["smtp"]
+    assert (keys_of(only()), only().headers) == (["smtp"], {"tenant": "acme"})
 
 
 def test_a_decorated_task_has_its_keys_and_settings_win(settings: Any) -> None:

@@ -240,7 +240,7 @@ def test_the_message_of_a_call_is_the_one_that_celery_makes(broker: Broker, aske
     api.limit("api", {})
     later = parts(published(broker))
     if "ignore_result" not in (call.options or {}):
-        # The setting is the worker's, too.
+        # The setting is the worker's, too; without a word on its result the message leaves it to the worker's task.
         assert (later["headers"].pop("ignore_result"), celerys["headers"].pop("ignore_result")) == (None, False)
     assert later == celerys
 
@@ -257,11 +257,6 @@ def test_a_task_that_its_sender_did_not_know_has_its_own_options_where_its_publi
     message = published(broker)
     assert message.headers["timelimit"] == [30, 20.5]
     assert message.properties["priority"] == 3
-
-
-def test_a_message_without_a_word_on_its_result_leaves_it_to_the_workers_task(broker: Broker) -> None:
-    alone(task="not.known.here")
-    assert published(broker).headers["ignore_result"] is None
 
 
 def test_a_call_goes_to_the_queue_of_its_signature(broker: Broker) -> None:
