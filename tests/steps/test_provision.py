@@ -7,7 +7,6 @@ import pytest
 from django.apps import apps
 from django.core.management import call_command
 from django.db.models import Model
-from django.db.models.signals import post_migrate
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
 from dispatcher.celery import schedule
@@ -36,6 +35,8 @@ def entries() -> list[dict[str, Any]]:
 
 def test_beat_has_entries_to_tick_recover_and_clean_up() -> None:
     schedule.after_migrate("default")
+    project_app.loader.import_default_modules()
+    assert set(NAMES) <= set(project_app.tasks)
     made = {entry.name: entry for entry in PeriodicTask.objects.all()}
     assert sorted(made) == NAMES
     assert all(entry.task == entry.name and entry.enabled for entry in made.values())
@@ -47,16 +48,10 @@ def test_beat_has_entries_to_tick_recover_and_clean_up() -> None:
     assert {entry.expire_seconds for entry in made.values()} == {None}
 
 
-def test_every_entry_names_a_task_that_exists() -> None:
-    schedule.after_migrate("default")
-    project_app.loader.import_default_modules()
-    assert all(entry.task in project_app.tasks for entry in PeriodicTask.objects.all())
-
-
 def test_a_second_migration_changes_nothing() -> None:
-    schedule.after_migrate("default")
+    call_command("migrate", verbosity=0)
     before = entries()
-    schedule.after_migrate("default")
+    assert [entry["name"] for entry in before] == NAMES
     call_command("migrate", verbosity=0)
     assert entries() == before
     assert (IntervalSchedule.objects.count(), CrontabSchedule.objects.count()) == (2, 1)
@@ -95,15 +90,12 @@ def test_a_project_without_django_celery_beat_migrates(monkeypatch: pytest.Monke
     assert entries() == []
 
 
-def test_keys_are_not_made_in_another_database_than_that_of_the_calls(settings: Any) -> None:
+def test_keys_are_made_in_the_database_of_the_calls_alone_and_beat_s_entries_in_that_of_its_models(
+    settings: Any,
+) -> None:
     settings.DISPATCHER = {"database": "other", "keys": {"api": {}}}
     schedule.after_migrate("default")
     assert not RateLimitKey.objects.using("default").exists()
-
-
-def test_beat_s_entries_are_made_in_the_database_of_beat_s_models(settings: Any) -> None:
-    settings.DISPATCHER = {"database": "other"}
-    schedule.after_migrate("default")
     assert [entry["name"] for entry in entries()] == NAMES
 
 
@@ -118,14 +110,6 @@ class BeatElsewhere:
 
     def db_for_write(self, model: type[Model], **_: Any) -> str | None:
         return "other" if model._meta.app_label == "django_celery_beat" else None
-
-
-def test_the_signal_of_a_migration_is_handled() -> None:
-    config = apps.get_app_config("dispatcher")
-    post_migrate.send(
-        sender=config, app_config=config, using="default", verbosity=0, interactive=False, apps=apps, plan=[]
-    )
-    assert [entry["name"] for entry in entries()] == NAMES
 
 
 # Keys

@@ -59,29 +59,31 @@ def result_of(call: CallQueue) -> AsyncResult:
     return AsyncResult(str(call.id))
 
 
-def test_a_call_that_was_cancelled_is_revoked() -> None:
-    call = sent()
+def cancel(call: CallQueue) -> None:
     api.cancel([call.id])
+
+
+def expire(call: CallQueue) -> None:
+    CallQueue.objects.filter(id=call.id).update(expires_at=timezone.now())
+    eventually(lambda: schedule.discard_expired() or CallQueue.objects.get(id=call.id).state == "discarded")
+
+
+def drop(call: CallQueue) -> None:
+    CallQueue.objects.filter(id=call.id).update(state="discarded", reason="queue_full", finished_at=timezone.now())
+
+
+every_end = pytest.mark.parametrize("end", [cancel, expire, drop])
+
+
+@every_end
+def test_a_call_that_no_worker_ended_is_revoked(end: Callable[[CallQueue], object]) -> None:
+    call = sent()
+    end(call)
     assert result_of(call).state == states.PENDING
     assert results.report() == 1
     assert result_of(call).state == states.REVOKED
-    with pytest.raises(TaskRevokedError, match="cancelled"):
+    with pytest.raises(TaskRevokedError, match=r"cancelled|expired|queue_full"):
         result_of(call).get(timeout=1)
-
-
-def test_a_call_that_expired_is_revoked() -> None:
-    call = sent(expires_at=timezone.now() + 3600 * SECOND)
-    CallQueue.objects.filter(id=call.id).update(expires_at=timezone.now())
-    eventually(lambda: schedule.discard_expired() or CallQueue.objects.get(id=call.id).state == "discarded")
-    results.report()
-    assert result_of(call).state == states.REVOKED
-
-
-def test_a_call_that_a_limit_dropped_is_revoked() -> None:
-    key("full", concurrency=0)
-    call = CallQueue.objects.send("tests.kept", keys=["full"], on_limit="drop")
-    results.report()
-    assert result_of(call).state == states.REVOKED
 
 
 def test_a_call_whose_worker_was_lost_for_good_has_failed() -> None:
@@ -227,22 +229,6 @@ def test_a_call_whose_process_was_killed_has_failed_where_celery_did_not_see_it(
     CallQueue.objects.filter(id=call.id).update(**ended, error=error_of(error, 1))
     assert results.report() == (delivery == "direct")
     assert result_of(call).state == (states.FAILURE if delivery == "direct" else states.PENDING)
-
-
-def cancel(call: CallQueue) -> None:
-    api.cancel([call.id])
-
-
-def expire(call: CallQueue) -> None:
-    CallQueue.objects.filter(id=call.id).update(expires_at=timezone.now())
-    eventually(lambda: schedule.discard_expired() or CallQueue.objects.get(id=call.id).state == "discarded")
-
-
-def drop(call: CallQueue) -> None:
-    CallQueue.objects.filter(id=call.id).update(state="discarded", reason="queue_full", finished_at=timezone.now())
-
-
-every_end = pytest.mark.parametrize("end", [cancel, expire, drop])
 
 
 def with_options(call: CallQueue, **options: Any) -> CallQueue:

@@ -80,13 +80,3 @@ def test_a_soft_time_limit_before_the_start_spends_no_attempt(monkeypatch: pytes
     assert ran == []
     assert (stored.attempt, stored.crashes, stored.errors) == (0, 2, [])
     assert stored.state in {State.AVAILABLE, State.DISPATCHED}
-
-
-def test_a_soft_time_limit_in_the_task_is_the_task_s() -> None:
-    call = admitted()
-
-    def task() -> None:
-        raise SoftTimeLimitExceeded
-
-    engine.execute(call.id, ticket_of(call), task)
-    assert (seen(call).attempt, seen(call).errors[0]["type"]) == (1, "SoftTimeLimitExceeded")
