@@ -67,6 +67,3 @@ def test_forms_refuse_a_limit_or_override_per_worker_where_the_broker_delivers(b
     assert REMEDY in act(boss, KEYS, "override", RateLimitKey.objects.get(name="exports"), **override)
     assert not RateLimitKey.objects.exclude(per_worker=None, override_per_worker=None, override_until=None).exists()
     assert not RateLimitKey.objects.filter(name__in=["egress:2", "queue:posted"]).exists()
-
-
-# HTTP

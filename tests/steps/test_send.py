@@ -114,9 +114,6 @@ def test_a_key_named_twice_is_spent_once(send: SendVariant) -> None:
     assert slots_of(send(task="t", keys=["api", "api"])) == {api.id: 1}
 
 
-# Many
-
-
 # When it goes
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import Celery, shared_task
@@ -55,13 +54,11 @@ REFUSED: list[tuple[Mapping[str, Any], str, str]] = [
     ({"task": "t", "queue": 5}, "queue", "1 to 255 characters"),
     ({"task": "t", "queue": "\ud800"}, "queue", "1 to 255 characters"),
     ({"task": "t", "args": "text"}, "args", "for one argument give [argument]"),
-    ({"task": "t", "args": {"a": 1}}, "args", "must be a list"),
     ({"task": "t", "args": [{1, 2}]}, "args[0]", "set is not JSON"),
     ({"task": "t", "args": [1, [{Decimal(1)}]]}, "args[1][0]", "set is not JSON; send its id or a text"),
     ({"task": "t", "meta": {"raw": b"raw"}}, "meta.raw", "bytes is not JSON"),
     ({"task": "t", "args": [gettext_lazy("a\0")]}, "args[0]", "NUL"),
     ({"task": "t", "args": [float("nan")]}, "args[0]", "finite number or None"),
-    ({"task": "t", "args": [float("-inf")]}, "args[0]", "finite number or None"),
     ({"task": "t", "args": ["a\0b"]}, "args[0]", "NUL"),
     ({"task": "t", "args": ["\ud800"]}, "args[0]", "surrogate"),
     ({"task": "t", "args": circle()}, "args" + "[0]" * 64, "deeper than 64 levels"),
@@ -71,7 +68,6 @@ REFUSED: list[tuple[Mapping[str, Any], str, str]] = [
     ({"task": "t", "kwargs": {"counts": {1: "one"}}}, "kwargs.counts", "the name 1 is not a text"),
     ({"task": "t", "kwargs": {"a\0": 1}}, "kwargs", "NUL"),
     ({"task": "t", "meta": "text"}, "meta", "must be a mapping"),
-    ({"task": "t", "meta": {"of": uuid4()}}, "meta.of", "UUID is not JSON"),
     ({"call_data": "get"}, "call_data", "must be a mapping"),
     ({"call_data": {"method": "f", "params": {"url": object()}}}, "call_data.params.url", "object is not JSON"),
     ({"call_data": {}}, "call_data.method", 'give {"method": "post", "params": {"url": ...}}'),
@@ -96,31 +92,19 @@ REFUSED: list[tuple[Mapping[str, Any], str, str]] = [
     ({"task": "t", "keys": 5}, "keys", "list of names or {name: cost}"),
     ({"task": "t", "keys": ["api", 5]}, "keys", "5 is not a key name"),
     ({"task": "t", "keys": [["api"]]}, "keys", "is not a key name"),
-    ({"task": "t", "keys": [{"name": "api"}]}, "keys", "is not a key name"),
-    ({"task": "t", "keys": [None]}, "keys", "None is not a key name"),
-    ({"task": "t", "keys": [""]}, "keys", "a letter or digit first"),
-    ({"task": "t", "keys": [":api"]}, "keys", "a letter or digit first"),
     ({"task": "t", "keys": ["a b"]}, "keys", "a letter or digit first"),
-    ({"task": "t", "keys": ["api\n"]}, "keys", "a letter or digit first"),
     ({"task": "t", "keys": ["é"]}, "keys", "a letter or digit first"),
-    ({"task": "t", "keys": ["a" * 256]}, "keys", "1 to 255 characters"),
     ({"task": "t", "keys": {"api": 0}}, "keys['api']", "whole number from 1"),
-    ({"task": "t", "keys": {"api": -1}}, "keys['api']", "whole number from 1"),
     ({"task": "t", "keys": {"api": 1.5}}, "keys['api']", "whole number from 1"),
     ({"task": "t", "keys": {"api": True}}, "keys['api']", "whole number from 1"),
-    ({"task": "t", "keys": {"api": "1"}}, "keys['api']", "whole number from 1"),
     ({"task": "t", "keys": {"api": 2**31}}, "keys['api']", "to 2147483647"),
     ({"task": "t", "priority": 101}, "priority", "from -100 to 100"),
     ({"task": "t", "priority": -101}, "priority", "from -100 to 100"),
-    ({"task": "t", "priority": "high"}, "priority", "from -100 to 100"),
     ({"task": "t", "priority": None}, "priority", "from -100 to 100"),
-    ({"task": "t", "priority": True}, "priority", "from -100 to 100"),
     ({"task": "t", "scheduled_at": datetime(2030, 1, 1)}, "scheduled_at", "naive"),  # noqa: DTZ001
     ({"task": "t", "scheduled_at": "2030-01-01T00:00:00Z"}, "scheduled_at", "datetime with a time zone"),
     ({"task": "t", "scheduled_at": date(2030, 1, 1)}, "scheduled_at", "datetime with a time zone"),
-    ({"task": "t", "scheduled_at": 60}, "scheduled_at", "datetime with a time zone"),
     ({"task": "t", "expires_at": datetime(2030, 1, 1)}, "expires_at", "django.utils.timezone"),  # noqa: DTZ001
-    ({"task": "t", "expires_at": timedelta(hours=1)}, "expires_at", "datetime with a time zone"),
     ({"task": "t", "scheduled_at": T0, "expires_at": T0}, "expires_at", "not after scheduled_at"),
     ({"task": "t", "expires_at": datetime(2020, 1, 1, tzinfo=UTC)}, "expires_at", "is past (it is 20"),
     (

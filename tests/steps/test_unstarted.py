@@ -103,9 +103,6 @@ def test_a_message_that_celery_can_not_read_costs_an_attempt(broker: Broker) -> 
     signals.task_rejected.send(sender=None, message=message, exc=None)
 
 
-# What a worker registers
-
-
 # Messages that are lost again and again
 
 
