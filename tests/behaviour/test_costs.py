@@ -59,13 +59,6 @@ def test_the_cost_of_each_of_several_keys_is_counted(drive: Drive, scarce: str) 
     assert len(drive.take(2)) == 1
 
 
-def test_costs_add_up_to_the_limit_exactly(drive: Drive) -> None:
-    drive.key(concurrency=7)
-    calls = [drive.send(costs={"api": cost}) for cost in (3, 3, 1, 1)]
-    assert [run.call for run in drive.take(4)] == [call.id for call in calls[:3]]
-    assert drive.use() == 7
-
-
 def test_the_end_of_a_dear_call_lets_several_cheap_ones_in(drive: Drive) -> None:
     drive.key(concurrency=3)
     drive.send(costs={"api": 3})

@@ -19,12 +19,6 @@ def stopped(drive: Drive, count: int = 1, **fields: Any) -> list[CallQueue]:
     return calls
 
 
-def test_a_call_waits_unless_it_asks_otherwise(drive: Drive) -> None:
-    drive.key(concurrency=1)
-    (call,) = stopped(drive)
-    assert drive.state(call) == State.AVAILABLE
-
-
 def test_a_call_that_asks_to_be_dropped_is_discarded_at_the_limit(drive: Drive) -> None:
     drive.key(concurrency=1)
     calls = stopped(drive, 3, on_limit="drop")

@@ -45,6 +45,8 @@ def test_under_a_path_what_is_named_can_be_reached(api: Api) -> None:
     for sent, body in (("jobs", job), ("workflows", {"type": "chain", "steps": [job]})):
         made = api.client.post(f"/under/ojs/v1/{sent}", body, content_type="application/json")
         assert api.client.get(made.headers["Location"]).status_code == 200
+    error = api.client.get("/under/ojs/v1/jobs/none").json()["error"]
+    assert error["doc_url"] == "/under/ojs/v1/errors#not_found"
 
 
 def test_an_error_names_where_its_code_is_documented(api: Api) -> None:
@@ -53,12 +55,6 @@ def test_an_error_names_where_its_code_is_documented(api: Api) -> None:
     assert (error["docs_url"], code) == (error["doc_url"], "not_found")
     listed = api.client.get(page).json()["errors"]
     assert {"code": code, "hint": error["hint"]} in listed
-
-
-@pytest.mark.usefixtures("under_a_path")
-def test_under_a_path_an_error_is_documented_there(api: Api) -> None:
-    error = api.client.get("/under/ojs/v1/jobs/none").json()["error"]
-    assert error["doc_url"] == "/under/ojs/v1/errors#not_found"
 
 
 def test_every_code_of_an_error_is_documented() -> None:
