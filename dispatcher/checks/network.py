@@ -73,7 +73,7 @@ def _broker_faults() -> Found:
         yield checks.Warning(message, hint=f"Set CELERY_BROKER_TRANSPORT_OPTIONS = {remedy}.", id=code)
 
 
-def _databaseread_settings() -> dict[str, Any] | None:
+def _database_settings() -> dict[str, Any] | None:
     """Return the settings of the database; None for one that is not there, or not PostgreSQL, which is reported."""
     alias = alias_of_calls()
     known = alias in connections and connections[alias].vendor == "postgresql"
@@ -81,7 +81,7 @@ def _databaseread_settings() -> dict[str, Any] | None:
 
 
 def _database_timeouts() -> Found:
-    if (settings := _databaseread_settings()) is None:
+    if (settings := _database_settings()) is None:
         return
     options = settings["OPTIONS"]
     host = str(options.get("host") or settings["HOST"] or "")
@@ -100,7 +100,7 @@ def _database_timeouts() -> Found:
 
 
 def _closed_connections() -> Found:
-    settings, alias = _databaseread_settings(), alias_of_calls()
+    settings, alias = _database_settings(), alias_of_calls()
     if settings is None or settings["CONN_MAX_AGE"] != 0 or settings["OPTIONS"].get("pool"):
         return
     message = (
@@ -115,7 +115,7 @@ def _closed_connections() -> Found:
 
 
 def _pool() -> Found:
-    settings, alias = _databaseread_settings(), alias_of_calls()
+    settings, alias = _database_settings(), alias_of_calls()
     given = settings and settings["OPTIONS"].get("pool")
     if not given:
         return
