@@ -81,9 +81,13 @@ class Pool:
     def attach(self, consumer: "Consumer") -> None:
         """Use the pool of this consumer."""
         self.consumer = consumer
-        self._hub: Any = getattr(consumer, "hub", None) if self.options.is_forked else None
-        if self._hub is not None:
-            self._hub.add_reader(self._read, self._submit)
+        hub: Any = getattr(consumer, "hub", None)
+        if hub is not None:
+            hub.add_reader(self._read, self._on_wake)
+        self._has_hub = hub is not None and self.options.is_forked
+        if self.is_solo and not isinstance(consumer.pool.on_apply, partial):
+            Loop.one_by_one = Loop.one_by_one or Lock()
+            consumer.pool.on_apply = partial(self._one_by_one, consumer.pool.on_apply)
 
     @property
     def size(self) -> int:
@@ -127,26 +131,32 @@ class Pool:
     def submit(self, seats: list[Seat]) -> None:
         """Have loops submitted; in the thread of the pool's event loop, where there is one."""
         self._to_submit.extend(seats)
-        if self._hub is None:
-            self._submit()
+        if self._has_hub:
+            self._wake()
         else:
-            self.maintain()
+            self._submit()
 
     def maintain(self) -> None:
         """Have it replace processes that have ended, where it has an event loop: it looks by itself every 5 s.
 
         Not by call_soon: what is to come in the hub's next turn is lost with a connection that breaks in this one.
         """
-        if self._hub is not None:
-            with suppress(BlockingIOError):
-                os.write(self._write, b"x")
+        if self._has_hub:
+            self._wake()
 
-    def _submit(self, *_: Any) -> None:
-        if self._hub is not None:
-            with suppress(BlockingIOError):
-                os.read(self._read, _READ)
+    def _wake(self) -> None:
+        with suppress(BlockingIOError):
+            os.write(self._write, b"x")
+
+    def _on_wake(self) -> None:
+        with suppress(BlockingIOError):
+            os.read(self._read, _READ)
+        if self._has_hub:
             if not self.is_closing:
                 self.consumer.pool.maintain_pool()
+            self._submit()
+
+    def _submit(self) -> None:
         limits = {"soft_timeout": _UNLIMITED_S, "timeout": _UNLIMITED_S} if self.options.is_forked else {"timeout": 0}
         while self._to_submit:
             seat = self._to_submit.pop()
@@ -168,10 +178,6 @@ class Pool:
 
     def _run_alone(self, seat: Seat) -> None:
         """Run a loop beside the consumer of a pool that runs tasks in the consumer's own thread, one at a time."""
-        pool = self.consumer.pool
-        Loop.one_by_one = Loop.one_by_one or Lock()
-        if not isinstance(pool.on_apply, partial):
-            pool.on_apply = partial(_one_by_one, pool.on_apply)
         self.consumer.app.set_current()
         try:
             loop.main(seat.index, self.options)
@@ -179,8 +185,13 @@ class Pool:
             connections.close_all()
             self._over(seat)
 
+    def _one_by_one(self, apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a task of the broker's while no loop runs one, and wake the event loop.
 
-def _one_by_one(apply: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run a task of the broker's while no loop runs one."""
-    with Loop.one_by_one:
-        return apply(*args, **kwargs)
+        Its acknowledgement is left to the event loop's next turn, which may begin seconds later: the task may have run
+        just before this one waits for events. Until then RabbitMQ sends no other message, with a prefetch of 1.
+        """
+        with Loop.one_by_one:
+            done = apply(*args, **kwargs)
+        self._wake()
+        return done

@@ -161,9 +161,9 @@ def test_messages_and_calls_alternate_in_one_pool(processes: Processes, pool: st
     start(processes, "-P", pool, "-c", str(count), env=FALLBACK)
     calls, plain = [], []
     for _ in range(40):
-        # So long in all that the messages come meanwhile: with RabbitMQ that takes a second or more.
-        plain.append(sample_tasks.nap.delay(0.12))
-        calls.append(send(sample_tasks.nap, 0.12, keys=[]))
+        # So long in all that the messages come meanwhile: with RabbitMQ that takes a second.
+        plain.append(sample_tasks.nap.delay(0.06))
+        calls.append(send(sample_tasks.nap, 0.06, keys=[]))
     assert all_at_once(calls)
     eventually(lambda: all(processes.noted(each.id, "end") for each in plain))
     starts_of_calls = sorted(processes.last_noted(call.id, "run") for call in calls)
