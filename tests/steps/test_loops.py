@@ -127,6 +127,18 @@ def test_a_trip_that_fills_a_key_parks_its_lane_and_leaves_nothing_that_others_w
     )
 
 
+@pytest.mark.parametrize(("concurrency", "is_full"), [(1, True), (2, False)])
+def test_what_fills_a_key_is_ended_at_once_though_no_other_call_waits_for_it_yet(
+    concurrency: int, *, is_full: bool
+) -> None:
+    key("api", concurrency=concurrency)
+    CallQueue.objects.send("noop", queue="mail", keys=["api"])
+    taken = take(Taker(worker=HERE.id, queues=["mail"]), room=16)
+    assert (len(taken.starts), taken.is_full) == (1, is_full)
+    taken = take(Taker(worker=HERE.id, queues=["mail"]), [taken.starts[0].ended(ending.completed(1))], room=16)
+    assert not taken.is_full, "its room is free"
+
+
 @pytest.mark.parametrize(("concurrency", "ahead"), [(16, False), (17, True)])
 def test_calls_are_taken_ahead_only_where_that_leaves_the_room_of_keys_to_others(
     concurrency: int, *, ahead: bool

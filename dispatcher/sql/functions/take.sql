@@ -36,7 +36,7 @@ DECLARE
   v_queues text[];
   v_freed record;
   v_is_ready bool;                                   -- lanes of this worker's queues are
-  v_is_scarce bool;
+  v_least bigint;                                    -- the room of the key that has least
   v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
   v_settled int := 0;                                -- calls that ended or were put off
   v_is_useful bool;                                  -- the trip did something, or had no room
@@ -180,9 +180,8 @@ BEGIN
                 THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
          COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.has_room), '{}'),
          COALESCE(bool_or(queue.name = ANY (p_queues) AND queue.has_room), false),
-         -- Where as many starts as a process takes ahead (16) would fill a key, it would keep them from the others.
-         EXISTS (SELECT FROM unnest(v_chosen.keys) AS key WHERE key.room < 16)
-    INTO wake, publish, v_is_ready, v_is_scarce
+         (SELECT min(key.room) FROM unnest(v_chosen.keys) AS key)
+    INTO wake, publish, v_is_ready, v_least
     FROM (SELECT mine.name,
                  COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
                           'broker') AS delivery,
@@ -199,7 +198,8 @@ BEGIN
               OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
                    WHERE site.place = 0 AND site.queue = mine.name
                    ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
-  is_full := is_full OR v_is_ready AND v_is_scarce;
+  -- Where as many starts as a process takes ahead (16) would fill a key, it would keep them from the others.
+  is_full := is_full OR COALESCE(v_least <= 0 OR v_is_ready AND v_least < 16, false);
   IF v_is_ready AND p_room > 0 THEN
     again_at := CASE WHEN v_is_useful THEN v_now ELSE LEAST(again_at, v_now + interval '20 milliseconds') END;
   END IF;
