@@ -49,12 +49,14 @@ _LOCKS = {
     "place": f"SELECT FROM dispatcher_lanesite WHERE lane_id = {_LANE} FOR NO KEY UPDATE",
     "slot": "SELECT FROM dispatcher_slot WHERE call_id = %s FOR UPDATE",
     "key": "SELECT FROM dispatcher_ratelimitkey WHERE name = %s FOR UPDATE",
+    "shares": "SELECT FROM dispatcher_share WHERE key_id = (SELECT id FROM dispatcher_ratelimitkey WHERE name = %s) "
+    "FOR UPDATE",
 }
 
 
 @contextmanager
 def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[Any]]:
-    """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`, or a `key` by its name.
+    """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`; by name a `key`, its `shares`.
 
     `place`: be a trip that looks at its lane.
     """

@@ -8,7 +8,7 @@ import pytest
 
 from dispatcher import api
 from dispatcher.errors import RateLimited
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Share
 from dispatcher.states import State
 from tests import faults
 from tests.drive import Drive, Run, ids
@@ -58,6 +58,23 @@ def test_a_locked_row_of_a_call_that_waits_stops_no_other_key(drive: Drive, row:
         assert promptly(drive.take, 5) == []
     drive.limit("locked", concurrency=5)
     assert starts_within_two_ticks(drive, stopped)
+
+
+def test_locked_shares_stop_neither_their_key_nor_another_one(drive: Drive) -> None:
+    drive.key("fair", concurrency=1, fair_by="tenant:*")
+    calls = []
+    for tenant in ("tenant:a", "tenant:b"):
+        drive.key(tenant)
+        calls += drive.send_many(2, "fair", tenant)
+    runs = drive.take(5)
+    assert Share.objects.exists()
+    with locked("shares", "fair"):
+        calls.append(promptly(drive.send, "other"))
+        for _ in calls:
+            runs += promptly(drive.take, 5)
+            promptly(drive.tick)
+            assert promptly(drive.end, runs.pop(0))
+    assert [call for call in calls if drive.state(call) != State.COMPLETED] == []
 
 
 @waiting_rows
