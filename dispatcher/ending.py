@@ -55,6 +55,12 @@ class Ending:
     """What the next attempt is made with."""
 
     @property
+    def next_state(self) -> State:
+        """Its call's: one that is tried again without a wait is available at once, unless the attempt changes it."""
+        is_due = self.state is State.RETRYABLE and self.changes is None and self.wait is not None
+        return State.AVAILABLE if is_due and self.wait <= timedelta(0) else self.state
+
+    @property
     def is_plain(self) -> bool:
         """Whether a trip records it, together with others: it neither stops keys nor changes the call."""
         return not self.is_stop and self.changes is None

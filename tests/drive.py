@@ -226,9 +226,9 @@ def ids(of: Iterable[CallQueue | Run]) -> list[UUID]:
     return [id_of(each) for each in of]
 
 
-def asking_again(**changes: Any) -> BaseException:
-    """Return what a task raises that asks for another attempt at once, with other fields: `self.retry(queue=...)`."""
-    return RetryAsked(ValueError("again"), timedelta(0), may_retry=True, changes=Changes(**changes))
+def asking_again(wait: float = 0, **changes: Any) -> BaseException:
+    """Return what a task raises that asks for another attempt, with other fields: `self.retry(queue=...)`."""
+    return RetryAsked(ValueError("again"), timedelta(seconds=wait), may_retry=True, changes=Changes(**changes))
 
 
 def becoming_another(*keys: str) -> BaseException:

@@ -249,8 +249,10 @@ def _end_and_change(ended: Ended, changes: Changes, *, queue: str | None) -> boo
     with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
         if ended.ending.state is not State.AVAILABLE:
             is_recorded = ends.record_one(ended, queue=queue, patience=timedelta(0))
-        elif is_recorded := bool(finish.requeue(call, ticket, Requeue.STOPPED, claim_id=ended.claim_id, wait=wait)):
+        else:
+            is_recorded = bool(finish.requeue(call, ticket, Requeue.STOPPED, claim_id=ended.claim_id, wait=wait))
+        if is_recorded:
             sql.after_commit(dispenser.dispense_briefly)
-        if is_recorded and finish.amend(call, changes):
-            sent.after_commit([Moved(id=call, lane_id=None, state=State.AVAILABLE)])
+            if finish.amend(call, changes):
+                sent.after_commit([Moved(id=call, lane_id=None, state=State.AVAILABLE)])
     return is_recorded

@@ -49,7 +49,7 @@ def params_of(ends: Sequence[Ended]) -> dict[str, Any]:
         "calls": [each.call_id for each in ends],
         "tickets": [each.ticket for each in ends],
         "claims": [each.claim_id for each in ends],
-        "states": [each.ending.state.value for each in ends],
+        "states": [each.ending.next_state.value for each in ends],
         "reasons": [each.ending.reason and each.ending.reason.value for each in ends],
         "crashes": [each.ending.crashes for each in ends],
         "results": [each.ending.result for each in ends],

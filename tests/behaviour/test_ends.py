@@ -126,6 +126,18 @@ def test_a_failed_attempt_waits_for_the_next_and_its_error_is_kept(drive: Drive)
     assert (row.errors, row.error_count) == ([row.error], 1)
 
 
+def test_a_call_that_is_tried_again_without_a_wait_goes_on_at_once(drive: Drive) -> None:
+    run = started(drive, retry={"max_attempts": 2, "initial_interval": 0})
+    behind = drive.send()
+    assert drive.end(run, error=CardDeclined())
+    row = drive.row(run)
+    assert (row.state, row.error["type"]) == (
+        "dispatched" if drive.delivery == "broker" else "available",
+        "CardDeclined",
+    )
+    assert {each.call: each.attempt for each in drive.take(2)} == {run.call: 2, behind.id: 1}
+
+
 def test_a_call_is_discarded_after_its_last_attempt_with_all_its_errors(drive: Drive) -> None:
     call = drive.send(retry={"max_attempts": 3, "initial_interval": 1, "backoff_coefficient": 10, "jitter": False})
     for wait in (1, 10, 100):

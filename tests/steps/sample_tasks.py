@@ -97,6 +97,6 @@ def call_task(call: CallQueue) -> Task:
 
 def wake(call: CallQueue) -> list[UUID]:
     """Let the time of a call come that waits for its next attempt; return the calls that were dispatched."""
-    CallQueue.objects.filter(id=call.id, state=State.RETRYABLE).update(scheduled_at=Now())
-    assert schedule.wake_due() == 1
+    count = CallQueue.objects.filter(id=call.id, state=State.RETRYABLE).update(scheduled_at=Now())
+    assert schedule.wake_due() == count
     return go(call)

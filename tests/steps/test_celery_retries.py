@@ -76,7 +76,7 @@ def test_a_retry_without_a_cause_names_what_was_being_handled() -> None:
     [
         ({}, 180),
         ({"countdown": 5}, 5),
-        ({"countdown": 0}, 0),
+        ({"countdown": 1}, 1),
         ({"eta": "aware"}, 60),
         ({"eta": "naive"}, 60),
     ],
@@ -91,6 +91,13 @@ def test_a_retry_waits_for_as_long_as_it_says(options: dict[str, Any], seconds: 
     deliver(call)
     stored = seen(call)
     assert abs((stored.scheduled_at - stored.started_at).total_seconds() - seconds) < 5
+
+
+def test_a_retry_without_a_wait_goes_on_at_once() -> None:
+    behaviours[:] = [retrying(countdown=0)]
+    call = sent()
+    assert deliver(call).state == "RETRY"
+    assert states([call]) == [State.DISPATCHED]
 
 
 def test_a_task_has_a_default_wait_of_its_own() -> None:
@@ -164,7 +171,7 @@ def test_what_a_retry_was_asked_for_ends_the_call_when_none_is_left(error: Excep
 
 
 def test_max_retries_of_none_bound_nothing() -> None:
-    behaviours[:] = [retrying(countdown=0)]
+    behaviours[:] = [retrying(countdown=1)]
     call = sent(patient)
     CallQueue.objects.filter(id=call.id).update(attempt=1_000)
     assert deliver(call).state == "RETRY"
