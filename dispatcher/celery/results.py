@@ -7,6 +7,7 @@ stretch. The database stays the truth: a backend that fails harms nothing else.
 """
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from time import monotonic
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
-from billiard.exceptions import TimeLimitExceeded
+from billiard.exceptions import Terminated, TimeLimitExceeded
 from celery import Celery, Task, current_app, states
 from celery.app.task import Context
 from celery.backends.rpc import RPCBackend
@@ -34,6 +35,7 @@ from dispatcher.states import Reason, State
 
 logger = logging.getLogger(__name__)
 
+_NUMBER: Final = re.compile(r"\d+(?:\.\d+)?")
 _FIRST_ID: Final = UUID(int=0)
 _BATCH: Final = 200
 _BUDGET_S: Final = 2.0
@@ -175,7 +177,8 @@ def _end(call: _Ended) -> bool:
 def _request_of(call: _Ended) -> Context:
     """Return the request of its message; of one that can't be read, the id alone."""
     try:
-        return Context(message.request(current_app._get_current_object(), call))  # noqa: SLF001 -- as above
+        request = message.request(current_app._get_current_object(), call)  # noqa: SLF001 -- as above
+        return Context(request | {"retries": max(call.attempt - 1, 0)})
     except Exception:  # noqa: BLE001 -- that may be what has ended it
         return Context(id=str(call.id), task=call.task, delivery_info={})
 
@@ -189,10 +192,13 @@ def _state_of(call: _Ended) -> tuple[str, Exception]:
     """Return what Celery makes of its end."""
     error = call.error or {}
     match call.state, call.reason:
+        case State.CANCELLED, _ if error.get("type") == Terminated.__name__:
+            return states.REVOKED, TaskRevokedError("terminated")
         case State.CANCELLED, _:
             return states.REVOKED, TaskRevokedError("cancelled")
         case _, Reason.FAILED if error.get("type") == TimeLimitExceeded.__name__:
-            return states.FAILURE, TimeLimitExceeded(error.get("message"))
+            # Its text is that of its arguments.
+            return states.FAILURE, TimeLimitExceeded(*map(float, _NUMBER.findall(error.get("message") or "")))
         case _, Reason.FAILED | Reason.POISON:
             return states.FAILURE, WorkerLost(error.get("message") or call.reason)
         case _, reason:

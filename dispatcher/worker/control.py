@@ -3,14 +3,15 @@
 import inspect
 import logging
 import signal as signals
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from time import monotonic, time
 from typing import Any
 from uuid import UUID
 
 from celery.utils.functional import maybe_list
+from celery.worker import state as worker_state
 from celery.worker.control import Panel, nok
 
 from dispatcher.worker.keeper import keeper_of
@@ -58,14 +59,40 @@ def _listing(command: Callable[..., Any]) -> Callable[..., Any]:
     return active
 
 
+class _Request:
+    """Stands for a call of a loop where Celery's command looks for requests; the keeper ends it."""
+
+    def __init__(self, call: str) -> None:
+        """Be known by the call's id."""
+        self.id = call
+
+    def terminate(self, *_: Any, **__: Any) -> None:
+        """Leave it to the keeper."""
+
+
+@contextmanager
+def _shown(calls: Iterable[str]) -> Iterator[None]:
+    """Show calls to Celery as active requests: the result of one that it does not know would be "revoked" from now."""
+    shown = {call: _Request(call) for call in calls}
+    worker_state.requests.update(shown)
+    worker_state.active_requests.update(shown.values())
+    try:
+        yield
+    finally:
+        for call, request in shown.items():
+            worker_state.active_requests.discard(request)
+            worker_state.requests.pop(call, None)
+
+
 def _ending(command: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(command)
 
     @wraps(command)
     def ending(*args: Any, **kwargs: Any) -> Any:
-        answer = command(*args, **kwargs)
         given = signature.bind(*args, **kwargs).arguments
         keeper = keeper_of(given["state"].consumer.controller)
+        with _shown([] if keeper is None else [str(call) for call, _ in keeper.held()]):
+            answer = command(*args, **kwargs)
         if keeper is not None and ("terminate" not in signature.parameters or given.get("terminate")):
             number = getattr(signals, str(given.get("signal") or _TERM), signals.SIGTERM)
             for call in maybe_list(given["task_id"]) or []:

@@ -3,12 +3,16 @@
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
+from signal import Signals
+from threading import Thread
 from time import monotonic, sleep
 from typing import Final
 from uuid import UUID
 
 from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery
+from celery.app.task import Context
+from celery.signals import task_revoked
 
 from dispatcher import engine, sql
 from dispatcher.celery import heartbeat, results, revoke
@@ -65,9 +69,18 @@ class Deaths:
         heartbeat.in_background(f"record what process {seat.pid} had", settle)
 
     def _report(self, app: Celery, running: Running, error: BaseException) -> None:
-        """Report to monitors what the process itself could not."""
-        if self._shared.sends_events and (task := app.tasks.get(running.task)) is not None:
+        """Report to monitors, and to receivers of a signal of Celery's, what the process itself could not."""
+        if (task := app.tasks.get(running.task)) is None:
+            return
+        if self._shared.sends_events:
             self._shared.events.lost(task, running.call, error)
+        if isinstance(error, Terminated):
+            request = Context(
+                id=str(running.call), task=task.name, retries=running.attempt - 1, hostname=self._options.hostname
+            )
+            facts = {"request": request, "terminated": True, "signum": Signals(*error.args), "expired": False}
+            # In a thread of its own: a receiver that hangs must not keep the keeper.
+            Thread(target=task_revoked.send, args=(task,), kwargs=facts, name="dispatcher-revoked", daemon=True).start()
 
     def _record(self, unrecorded: list[Ended]) -> None:
         ends.record(unrecorded)

@@ -62,13 +62,13 @@ class EventPipe:
         if info is None:
             self.send("task-succeeded", task, request, result=saferepr(result), runtime=runtime)
         elif info.state in {"RETRY", "FAILURE"}:
-            kind = "task-retried" if info.state == "RETRY" else "task-failed"
-            self.send(
-                kind, task, request, exception=saferepr(info.retval), traceback=str(getattr(result, "traceback", ""))
-            )
+            is_retry = info.state == "RETRY"
+            error = info.retval.exc if is_retry else info.retval
+            kind = "task-retried" if is_retry else "task-failed"
+            self.send(kind, task, request, exception=saferepr(error), traceback=str(getattr(result, "traceback", "")))
 
     def lost(self, task: Task, call: UUID, error: BaseException) -> None:
-        """Write, in the main process, that a call has ended with its process, which could not write it."""
+        """Write that a call was cut off: its process could not write it, or the tracer came to no end."""
         request = {"id": str(call)}
         if isinstance(error, Terminated):
             self.send("task-revoked", task, request, terminated=True, signum=str(error), expired=False)

@@ -206,17 +206,21 @@ class Loop:
                 self.in_task = True
                 events = self.shared.events if self.shared.sends_events else None
                 return call.execute(self.app, run, options.hostname, events)
-        except TimeLimitExceeded as limit:
-            return run.end or run.failed(limit)
-        except SoftTimeLimitExceeded as limit:
-            # It came when the task had ended.
-            return run.end or run.failed(limit)
+        except (TimeLimitExceeded, SoftTimeLimitExceeded) as limit:
+            # The soft one came when the task had ended.
+            return run.end or self._cut_off(run, limit)
         except BaseException as error:  # noqa: BLE001 -- a task may raise anything: an end of its attempt, not of the loop
-            return run.end or run.failed(WorkerLost(f"the task ended with {error!r}"))
+            return run.end or self._cut_off(run, WorkerLost(f"the task ended with {error!r}"))
         finally:
             self.in_task, self._began_at = False, inf
             took = min(max(monotonic() - began, 0.0001), 1.0)
             self._mean_s += _WEIGHT * (took - self._mean_s)
+
+    def _cut_off(self, run: Run, error: BaseException) -> Ending:
+        """Return the failure of an attempt that the tracer has not ended, and report it to monitors."""
+        if self.shared.sends_events:
+            self.shared.events.lost(self.app.tasks[run.start.call.task], run.start.call.id, error)
+        return run.failed(error)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -12,9 +12,11 @@ from asyncio import CancelledError
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from celery import Celery, Task, signals
+from celery.app.task import Context
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.worker import state
 from django.db import DatabaseError, transaction
@@ -30,7 +32,7 @@ app.config_from_object("tests.flows.settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 
-def note(what: str, task: Task) -> None:
+def note(what: str, task: Task | SimpleNamespace) -> None:
     """Write down what happened to a message; a line is written whole or not at all."""
     request = task.request
     line = json.dumps(
@@ -62,6 +64,13 @@ def note_end(task: Task, **_: Any) -> None:
     """Note that a message was dealt with, whether its task ran or not."""
     if "FLOWS_NOTES" in os.environ:
         note("end", task)
+
+
+@signals.task_revoked.connect
+def note_terminated(sender: Task, request: Context, *, terminated: bool, **_: Any) -> None:
+    """Note that a running task was terminated."""
+    if terminated and "FLOWS_NOTES" in os.environ:
+        note("terminated", SimpleNamespace(name=sender.name, request=request))
 
 
 @signals.celeryd_init.connect

@@ -221,6 +221,7 @@ def test_a_running_call_is_terminated_as_any_request_of_celery_is(processes: Pro
     eventually(lambda: str(call.id) in str(sample_tasks.app.control.inspect([worker.name]).active()))
     sample_tasks.app.control.revoke(str(call.id), terminate=True, destination=[worker.name])
     assert ended(call).state == State.CANCELLED
+    eventually(lambda: processes.noted(call.id, "terminated") == 1)
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
 
 
@@ -418,6 +419,7 @@ def test_monitors_see_what_loops_run(processes: Processes) -> None:
             send(sample_tasks.fail, 99, **once): "failed",
             send(sample_tasks.die, 99, **once): "failed",
             send(sample_tasks.outstay, 99, **once): "failed",
+            send(sample_tasks.leave, **once): "failed",
         }
         for call, end in ends.items():
             eventually(lambda call=call: len(kinds_of(call)) == 3)

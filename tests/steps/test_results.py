@@ -5,7 +5,7 @@ from time import sleep
 from typing import Any
 
 import pytest
-from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import Celery, current_app, states
 from celery.app.task import Context
 from celery.exceptions import ChordError, TaskRevokedError
@@ -229,6 +229,24 @@ def test_a_call_whose_process_was_killed_has_failed_where_celery_did_not_see_it(
     CallQueue.objects.filter(id=call.id).update(**ended, error=error_of(error, 1))
     assert results.report() == (delivery == "direct")
     assert result_of(call).state == (states.FAILURE if delivery == "direct" else states.PENDING)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "expected"),
+    [
+        (Terminated(15), "cancelled", TaskRevokedError("terminated")),
+        (TimeLimitExceeded(1.5), "discarded", TimeLimitExceeded(1.5)),
+    ],
+)
+def test_the_result_of_what_was_cut_off_is_celerys_own(error: Exception, state: str, expected: Exception) -> None:
+    call = sent(queue="mail")
+    Queue.objects.update_or_create(name="mail", defaults={"delivery": "direct"})
+    ended = {"state": state, "reason": "failed" if state == "discarded" else None, "finished_at": timezone.now()}
+    CallQueue.objects.filter(id=call.id).update(**ended, attempt=1, error=error_of(error, 1))
+    current_app.conf.result_extended = True
+    assert results.report() == 1
+    found = result_of(call)
+    assert (type(found.result), found.result.args, found.retries) == (type(expected), expected.args, 0)
 
 
 def with_options(call: CallQueue, **options: Any) -> CallQueue:

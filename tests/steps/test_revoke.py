@@ -36,10 +36,11 @@ def _commands() -> Iterator[None]:
     worker_state.reset_state()
 
 
-def command(broker: Broker, *calls: object, name: str = "revoke", **options: object) -> None:
-    """Let a worker get the command, as it does from the broker."""
+def command(broker: Broker, *calls: object, name: str = "revoke", keeper: object = None, **options: object) -> Any:
+    """Let a worker get the command, as it does from the broker; return its answer. keeper: that of its loops."""
     ids = [str(getattr(call, "id", call)) for call in calls]
-    Panel.data[name](SimpleNamespace(app=broker.app, consumer=SimpleNamespace(controller=None)), task_id=ids, **options)
+    consumer = SimpleNamespace(controller=SimpleNamespace(dispatcher_keeper=keeper), pool=None)
+    return Panel.data[name](SimpleNamespace(app=broker.app, consumer=consumer), task_id=ids, **options)
 
 
 def test_a_call_that_waits_is_cancelled(broker: Broker) -> None:
@@ -55,6 +56,21 @@ def test_several_are_revoked_at_once_and_what_is_no_call_is_left_to_celery(broke
     assert states(calls) == [State.CANCELLED] * 2
     assert other in worker_state.revoked
     assert not any(str(call.id) in worker_state.revoked for call in calls)
+
+
+def test_a_call_that_a_loop_runs_is_an_active_request_to_celery(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, waits, marked = sent(), sent(), list[str]()
+    backend = SimpleNamespace(
+        get_state=lambda _: "PENDING", mark_as_revoked=lambda task_id, **_: marked.append(task_id)
+    )
+    monkeypatch.setattr(type(broker.app), "backend", backend)
+    keeper = SimpleNamespace(held=lambda: [(runs.id, uuid4())], terminate=lambda *_: None)
+    command(broker, runs, waits, keeper=keeper)
+    assert str(runs.id) not in marked, "it goes on, and its result is what it returns"
+    assert command(broker, runs, keeper=keeper, terminate=True) == {"ok": f"terminate: {runs.id}"}
+    assert not worker_state.requests
 
 
 def test_terminate_reaches_them_too(broker: Broker) -> None:

@@ -1,12 +1,15 @@
-"""Whether loops write events of their calls: as Celery's dispatcher of events would send those of tasks."""
+"""Events of calls: whether loops write them, as Celery's dispatcher would send those of tasks; what they tell."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.trace import TraceInfo
 from celery.events import EventDispatcher
+from celery.exceptions import Retry
 
-from dispatcher.worker.events import are_wanted
+from dispatcher.worker.events import EventPipe, are_wanted
 
 
 @pytest.fixture
@@ -41,3 +44,11 @@ def test_one_of_the_workers_own_events_wants_those_of_tasks_while_a_monitor_asks
     assert are_wanted(made)
     made.groups.discard("task")
     assert not are_wanted(made)
+
+
+def test_a_retry_is_told_with_its_cause() -> None:
+    pipe, task = EventPipe(), Celery("events", set_as_current=False).task(int)
+    info: Any = TraceInfo("RETRY", Retry("again", ValueError("cause"), 2))
+    pipe.ended(task, {"id": "one"}, info, None, 0.1)
+    (event,) = pipe.lines()
+    assert (event["kind"], event["uuid"], event["exception"]) == ("task-retried", "one", "ValueError('cause')")
