@@ -57,8 +57,8 @@ class Ending:
     @property
     def next_state(self) -> State:
         """Its call's: one that is tried again without a wait is available at once, unless the attempt changes it."""
-        is_due = self.state is State.RETRYABLE and self.changes is None and self.wait is not None
-        return State.AVAILABLE if is_due and self.wait <= timedelta(0) else self.state
+        is_due = self.wait is not None and self.wait <= timedelta(0)
+        return State.AVAILABLE if is_due and self.state is State.RETRYABLE and self.changes is None else self.state
 
     @property
     def is_plain(self) -> bool:

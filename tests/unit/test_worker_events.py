@@ -1,6 +1,7 @@
-"""Events of calls: whether loops write them, as Celery's dispatcher would send those of tasks; what they tell."""
+"""Events of calls: whether loops write them, as Celery's dispatcher would send those of tasks, and what is in them."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,9 +47,10 @@ def test_one_of_the_workers_own_events_wants_those_of_tasks_while_a_monitor_asks
     assert not are_wanted(made)
 
 
-def test_a_retry_is_told_with_its_cause() -> None:
-    pipe, task = EventPipe(), Celery("events", set_as_current=False).task(int)
-    info: Any = TraceInfo("RETRY", Retry("again", ValueError("cause"), 2))
+def test_the_event_of_a_retry_names_its_cause() -> None:
+    pipe: Any = EventPipe()
+    task = SimpleNamespace(send_events=True)
+    info = TraceInfo("RETRY", Retry("again", ValueError("cause"), 2))
     pipe.ended(task, {"id": "one"}, info, None, 0.1)
     (event,) = pipe.lines()
     assert (event["kind"], event["uuid"], event["exception"]) == ("task-retried", "one", "ValueError('cause')")
