@@ -129,8 +129,7 @@ def test_a_report_that_is_repeated_is_answered_as_the_first() -> None:
     for _ in range(2):
         failed = worker_reports.nack(call.id, BROKEN, ticket=call.ticket)
         assert isinstance(failed, CallQueue)
-        assert (failed.state, failed.error_count) == ("retryable", 1)
-    engine.tick(now=None)
+        assert (failed.state, failed.error_count) == ("available", 1)
     (again,) = fetch()
     for proof in ({"ticket": call.ticket}, {"attempt": 1}):
         assert worker_reports.nack(call.id, BROKEN, **proof) == ANOTHERS  # type: ignore[arg-type]
