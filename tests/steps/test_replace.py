@@ -71,7 +71,7 @@ def test_the_call_becomes_the_other_tasks_and_spends_no_attempt() -> None:
 
 
 def test_attempts_of_the_task_before_do_not_count_for_the_other_one() -> None:
-    behaviours[:] = [retrying(countdown=0), lambda self: self.replace(takes.s(1, 2))]
+    behaviours[:] = [retrying(countdown=1), lambda self: self.replace(takes.s(1, 2))]
     call = sent()
     deliver(call)
     assert wake(call) == [call.id]
