@@ -40,8 +40,8 @@ _GATHER_S: Final = 0.003
 """In a stream of short runs, while no key is full: how long it waits for more calls and ends before it looks again, for
 each call that the latest trip has started."""
 _GATHER_CALLS: Final = 5
-"""For how many of these at the most: with 5, PostgreSQL spends a fifth less on a call sent alone than with 1; with 8,
-fewer calls a second end."""
+"""For how many of these at the most: with 5, PostgreSQL spends a fifth less on a call than with 1; with 8, fewer calls
+end a second."""
 _GATHER_TRIPS: Final = 2
 """In such a stream: how much longer than the latest trip it waits, at the least."""
 _LONGEST_TRIP_S: Final = 0.05
