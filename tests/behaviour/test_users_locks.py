@@ -104,6 +104,16 @@ def test_a_call_whose_sleeping_lane_a_trip_has_locked_starts_as_soon_as_it_has_n
     assert ids(drive.take()) == [call.id]
 
 
+@pytest.mark.deliveries("direct", "http")  # With the broker a lane is ready only while its queue is full.
+def test_a_ready_lane_that_another_trip_serves_is_left_to_it(drive: Drive) -> None:
+    calls = drive.send_many(3, "locked")
+    (first,) = drive.take()
+    with locked("place", first):
+        other = promptly(drive.send, "other")
+        assert ids(promptly(drive.take, 5)) == [other.id]
+    assert [first.call, *ids(drive.take(5))] == [call.id for call in calls]
+
+
 @pytest.mark.parametrize("row", ["call", "key", "lane"])
 def test_a_send_waits_for_no_row_that_a_user_has_locked(drive: Drive, row: str) -> None:
     first = drive.send("locked")
