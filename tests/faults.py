@@ -42,6 +42,7 @@ LONGEST_WAIT = timedelta(seconds=0.6)
 POLL_S = 0.1
 
 _LANE = "(SELECT lane_id FROM dispatcher_callqueue WHERE id = %s)"
+_KEY = "(SELECT id FROM dispatcher_ratelimitkey WHERE name = %s)"
 _LOCKS = {
     "call": "SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE",
     "lane": "SELECT FROM dispatcher_lane AS lane JOIN dispatcher_lanesite AS site ON site.lane_id = lane.id "
@@ -49,14 +50,14 @@ _LOCKS = {
     "place": f"SELECT FROM dispatcher_lanesite WHERE lane_id = {_LANE} FOR NO KEY UPDATE",
     "slot": "SELECT FROM dispatcher_slot WHERE call_id = %s FOR UPDATE",
     "key": "SELECT FROM dispatcher_ratelimitkey WHERE name = %s FOR UPDATE",
-    "shares": "SELECT FROM dispatcher_share WHERE key_id = (SELECT id FROM dispatcher_ratelimitkey WHERE name = %s) "
-    "FOR UPDATE",
+    "shares": f"SELECT FROM dispatcher_share WHERE key_id = {_KEY} FOR UPDATE",
+    "block": f"SELECT FROM dispatcher_block WHERE key_id = {_KEY} FOR UPDATE",
 }
 
 
 @contextmanager
 def locked(row: str, of: CallQueue | Run | str) -> Iterator[psycopg.Connection[Any]]:
-    """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`; by name a `key`, its `shares`.
+    """Be a user whose transaction keeps a row locked: a `call`, its `lane` or `slot`; a `key`, its `shares` or `block`.
 
     `place`: be a trip that looks at its lane.
     """

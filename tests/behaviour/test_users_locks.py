@@ -74,6 +74,7 @@ def test_locked_shares_stop_neither_their_key_nor_another_one(drive: Drive) -> N
             runs += promptly(drive.take, 5)
             promptly(drive.tick)
             assert promptly(drive.end, runs.pop(0))
+        promptly(drive.recover)
     assert [call for call in calls if drive.state(call) != State.COMPLETED] == []
 
 
@@ -292,6 +293,22 @@ def test_a_provider_s_stop_whose_key_is_locked_keeps_no_worker(drive: Drive) -> 
         promptly(drive.end, run, error=RateLimited(60))
         assert drive.state(run) == State.AVAILABLE
         assert [each.call for each in promptly(drive.take, 5)] == [other.id]
+
+
+def test_a_locked_block_stops_its_key_and_no_other_one(drive: Drive) -> None:
+    for name in ("locked", "other"):
+        drive.send(name)
+    stopped, run = drive.take(2)
+    last = drive.send("other")
+    with locked("key", "locked"):
+        promptly(drive.end, stopped, error=RateLimited(60))
+    with locked("block", "locked"):
+        assert promptly(drive.end, run)
+        promptly(drive.tick)
+        assert [each.call for each in promptly(drive.take, 5)] == [last.id]
+    assert drive.take() == []
+    drive.clock.forward(60)
+    assert starts_within_two_ticks(drive, drive.row(stopped))
 
 
 def test_what_changes_while_the_call_of_an_end_is_locked_counts_for_who_follows(drive: Drive) -> None:

@@ -54,11 +54,14 @@ BEGIN
   END IF;
 
   IF v_has_blocks THEN
-    WITH mine AS (
-      DELETE FROM dispatcher_block AS block WHERE block.key_id = ANY (ids) RETURNING block.key_id, block.until)
+    WITH mine AS MATERIALIZED (
+      SELECT block.ctid AS row FROM dispatcher_block AS block WHERE block.key_id = ANY (ids) FOR UPDATE SKIP LOCKED
+    ), gone AS (
+      DELETE FROM dispatcher_block AS block WHERE block.ctid = ANY (ARRAY(SELECT mine.row FROM mine)))
     UPDATE dispatcher_ratelimitkey AS key
        SET blocked_until = GREATEST(key.blocked_until, block.until)
-      FROM (SELECT mine.key_id, max(mine.until) AS until FROM mine GROUP BY mine.key_id) AS block
+      FROM (SELECT each.key_id, max(each.until) AS until FROM dispatcher_block AS each
+             WHERE each.key_id = ANY (ids) GROUP BY each.key_id) AS block
      WHERE key.id = ANY (ids) AND key.id = block.key_id;
   END IF;
 

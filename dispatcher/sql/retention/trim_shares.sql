@@ -1,6 +1,6 @@
 -- trim_shares: delete what shares of fair keys have got where it no longer counts: all of a key for which no lane
 -- waits, or that is gone, and what is so far behind the clock that the clock counts in its place (see the function
--- shares). Up to `most`. The keys are locked, so no trip is about to write them.
+-- shares). Up to `most`. The keys are locked, so no trip is about to write them; a share that a user has locked stays.
 WITH RECURSIVE hop AS (
     (SELECT share.key_id FROM dispatcher_share AS share ORDER BY share.key_id LIMIT 1)
      UNION ALL
@@ -32,5 +32,6 @@ WITH RECURSIVE hop AS (
                                           AND clock.share_id = -1
                                         LIMIT 1))))
      LIMIT %(most)s::int
+       FOR UPDATE OF share SKIP LOCKED
 )
 DELETE FROM dispatcher_share AS share WHERE share.ctid = ANY (ARRAY(SELECT old.row FROM old))
