@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,6 +15,8 @@ RECOVER: Final = "dispatcher.recover"
 CLEANUP: Final = "dispatcher.cleanup"
 _EARLY: Final = 0.9
 """A run may begin so much earlier, as a part of its period: who looks a little too early would be a period late."""
+_PATIENCE: Final = timedelta(milliseconds=500)
+"""How long it waits for a worker that begins a run; then a user has locked the row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +75,7 @@ def begin(
 ) -> list[str]:
     """Note that tasks start now; return which: of workers that ask, one gets each, once a period.
 
+    One whose row a user keeps locked starts without a note, in each worker that asks: it must not stop for that.
     worker: the one that runs them by itself; None if a message asks for them, and they run however often.
     """
     if worker is None and sql.connection().in_atomic_block:
@@ -84,9 +88,18 @@ def begin(
         "afters": [none if worker is None else task.every + task.grace for task in tasks],
         "worker": worker,
         "reaches": reaches_broker,
+        "patience": f"{_PATIENCE // timedelta(milliseconds=1)}ms",
         "now": now,
     }
-    return sql.fetch("begin_runs", str, params)
+    try:
+        return sql.fetch("begin_runs", str, params)
+    except sql.DATABASE_ERRORS as fault:
+        if not sql.is_locked(fault):
+            raise
+    if len(tasks) == 1:
+        return [task.name for task in tasks]
+    alone = partial(begin, worker=worker, reaches_broker=reaches_broker, now=now)
+    return [name for task in tasks for name in alone([task])]
 
 
 def last_runs(tasks: Collection[Periodic], *, now: datetime | None = None) -> list[LastRun]:

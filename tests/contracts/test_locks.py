@@ -8,13 +8,13 @@ import pytest
 
 from dispatcher.sql import functions, statements
 
-NOT_THEIRS = {"admin", "audit", "control", "fragments", "lanes", "reports", "results", "retention", "send", "session"}
-"""The folders of what people and senders do, of reports, and of the cleanup at night; and of `place`, which bounds what
-it waits for (see own_transaction)."""
+NOT_THEIRS = {"admin", "audit", "fragments", "lanes", "place", "reports", "results", "send", "session"}
+"""The folders of what people and senders do, and of reports; and of `place`, which bounds what it waits for (see
+own_transaction)."""
 NOT_THEIRS_EITHER = {
-    "jobs/store_progress", "queues/drop_oldest",
+    "control/cancel_calls", "control/run_calls_now", "jobs/store_progress", "queues/drop_oldest",
 }  # fmt: skip
-"""What requests do that are no fetch."""
+"""What requests do that are no fetch, and what people do."""
 BOUNDED = "lock_timeout = '20ms'"
 ENTRIES = {"take", "claim"}
 """The functions that statements call; the others run inside of them."""
@@ -26,10 +26,10 @@ WAITS = {
     ("recover/check_leases", "slot"): "the same",
     ("recover/check_leases", "worker"): "the same",
     ("recover/check_leases", "leasecheck"): "the row of recovery alone",
+    ("control/block_keys", "ratelimitkey"): OF_THE_TRIP,
     ("finish/amend_call", "callqueue"): BRIEFLY,
     ("finish/requeue_call", "callqueue"): BRIEFLY,
-    ("workers/delete_mark", "process"): OWN_ROW,
-    ("periodic_runs/begin_runs", "periodicrun"): "who waits finds that another worker runs the task",
+    ("periodic_runs/begin_runs", "periodicrun"): "half a second; who waits finds that another worker runs the task",
     ("workers/touch_pull_worker", "ojs_pullworker"): OWN_ROW,
     ("workers/set_fetch_leases", "slot"): OF_THE_TRIP,
     ("workflows/record_parts", "ojs_part"): OF_THE_TRIP,

@@ -14,7 +14,7 @@ from dispatcher.lifecycle import periodic_runs
 from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK, Periodic
 from dispatcher.models import PeriodicRun
 from tests.builders import T0, at, committed
-from tests.races.lockstep import at_once
+from tests.races.lockstep import at_once, holding
 
 pytestmark = committed
 
@@ -69,6 +69,15 @@ def test_of_workers_that_look_at_once_one_runs_it() -> None:
     for minute in range(10):
         won = at_once(*[partial(look, UUID(int=number), at(60 * minute)) for number in range(1, 7)])
         assert sum(won) == 1
+
+
+def test_a_task_whose_row_a_user_keeps_locked_runs_without_a_record() -> None:
+    asked(T0)
+    with holding("SELECT FROM dispatcher_periodicrun FOR UPDATE"):
+        assert not look(ONE, at(0.5))
+        assert look(ONE, at(1.1))
+        assert periodic_runs.begin([TASK, WEEKLY], now=at(1.1)) == [TICK, CLEANUP]
+    assert recorded() == (T0, None)
 
 
 def test_a_record_from_the_future_holds_no_worker_off() -> None:
