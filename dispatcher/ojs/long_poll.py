@@ -42,7 +42,7 @@ class Waiter:
     opens_s: float | None = None
     """In how many seconds a key opens on which a lane of its queues is parked."""
     is_woken: bool = False
-    """Whether somebody has taken its mark; after the wait."""
+    """Whether somebody has taken its mark, or may be taking it; after the wait."""
     mark: UUID = field(default_factory=uuid4)
     has_ended: Event = field(default_factory=Event)
 
@@ -120,7 +120,7 @@ class Waiters:
         finally:
             with self._lock:
                 self._waiting.remove(waiter)
-            waiter.is_woken = any(sql.fetch("delete_mark", bool, {"mark": waiter.mark}))
+            waiter.is_woken = all(sql.fetch("delete_mark", bool, {"mark": waiter.mark}))
 
     def _watch(self) -> None:
         """Poll for the waiting requests until there are none."""

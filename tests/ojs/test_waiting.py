@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from threading import Thread
 from time import monotonic, sleep
@@ -13,11 +13,12 @@ import pytest
 from django.db import connection, connections
 from pytest_django import Settings
 
-from dispatcher.models import CallQueue, Process, Queue
+from dispatcher.models import CallQueue, Process, Queue, RateLimitKey
 from dispatcher.ojs import long_poll
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.long_poll import WAITERS
 from tests.ojs.http_client import Api
+from tests.races.lockstep import holding
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -121,6 +122,23 @@ def test_what_falls_due_is_fetched_without_a_tick(options: dict[str, Any]) -> No
 def test_a_fetch_that_waits_gets_what_falls_due() -> None:
     Api().push(options={"scheduled_at": "+PT1S"})
     assert len(fetch()) == 1
+
+
+def test_a_fetch_that_waits_is_answered_when_a_key_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether its own trip has parked the lane, or that of another, and though it does not look by itself."""
+    monkeypatch.setattr("dispatcher.ojs.fetch._LOOKS_S", (LONG_MS, LONG_MS))
+    RateLimitKey.objects.declare("window", rate=(1, 1))
+    api = Api()
+    for _ in range(3):
+        api.push(options={"keys": ["window"]})
+    assert [len(fetch()), len(fetch()), len(api.fetch()), len(fetch())] == [1, 1, 0, 1]
+
+
+def test_a_fetch_does_not_wait_for_who_has_locked_its_mark() -> None:
+    with ExitStack() as user:
+        with WAITERS.waiting("a", ["default"], lambda: True) as waiter:
+            user.enter_context(holding("SELECT FROM dispatcher_process FOR UPDATE"))
+        assert waiter.is_woken, "who has locked it is taking it, maybe"
 
 
 def unstarted(_: Thread) -> None:
