@@ -37,6 +37,7 @@ GROUPS = {
     "limits": "limits",
     "limits_direct": "limits",
     "over_http": "http",
+    "limits_over_http": "http",
 }
 """The groups of figures, in the order in which they are measured, and the module that each is in."""
 

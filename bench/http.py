@@ -3,7 +3,7 @@
 import http.client
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +16,8 @@ import psutil
 
 from bench import database, fixtures, running
 from bench.figures import Bench, Figure
+from dispatcher import api
+from dispatcher.models import RateLimitKey
 from project.processes import Stack, free_port
 
 CLIENTS = 8
@@ -24,6 +26,12 @@ PATIENCE_S = 60
 JOBS = 400
 CPU_BOUND = 20
 """The most that the CPU of a job may be, in looks at the database."""
+LIMITS = (("throttle", 10, 1), ("throttle", 100, 1), ("rate", 40, 4))
+"""The kind, the limit, and the seconds of its period."""
+WAITERS = 2
+"""The clients that wait for it."""
+WINDOWS = 4
+USED = 0.95
 FLOOR = 0.1
 """The least part of the requests that only look at the database."""
 TYPE = "application/openjobspec+json"
@@ -55,6 +63,26 @@ def over_http(bench: Bench) -> Iterator[Figure]:
         yield Figure.rate(what, median(seen[name]), median(seen["health"]), FLOOR, unit="requests/s")
 
 
+def limits_over_http(bench: Bench) -> Iterator[Figure]:
+    """Fetch and ack by workers that wait in each fetch, under a standing backlog: how much of a limit they use."""
+    windows = max(1, bench.effort.calls(WINDOWS))
+    fixtures.clear()
+    port = free_port()
+    with _server(bench, port):
+        for kind, limit, seconds in LIMITS:
+            key = f"{kind}.{limit}"
+            RateLimitKey.objects.declare(key)
+            api.limit(key, {kind: {"limit": limit, "period": seconds}})
+            jobs = limit * (windows + 1)
+            _rate(port, partial(_push, [], keys=[key]), jobs, clients=WAITERS)
+            seen: list[float] = []
+            _rate(port, partial(_visit, seen), jobs, clients=WAITERS)
+            seen.sort()
+            apart = median(later - earlier for earlier, later in zip(seen, seen[limit:], strict=False))
+            name = f"fetches under a {kind} of {limit} in {seconds} s, {WAITERS} clients that wait"
+            yield Figure.rate(name, limit / apart, limit / seconds, USED, unit="starts/s")
+
+
 def _cpu_ms(stack: Stack) -> float:
     """Return the milliseconds of CPU that the server has used so far, and the sessions of the database."""
     leader = psutil.Process(stack.children["web"].pid)
@@ -75,10 +103,9 @@ def _server(bench: Bench, port: int) -> Iterator[Stack]:
         yield stack
 
 
-def _rate(port: int, step: Callable[[http.client.HTTPConnection], None], jobs: int) -> float:
+def _rate(port: int, step: Callable[[http.client.HTTPConnection], None], jobs: int, *, clients: int = CLIENTS) -> float:
     """Return how many requests per second the clients get done together."""
-    share = jobs // CLIENTS
-
+    share = jobs // clients
     is_over = Event()
 
     def go(_: int) -> None:
@@ -90,13 +117,13 @@ def _rate(port: int, step: Callable[[http.client.HTTPConnection], None], jobs: i
         connection.close()
 
     began = perf_counter()
-    with ThreadPoolExecutor(CLIENTS) as clients:
+    with ThreadPoolExecutor(clients) as threads:
         try:
-            list(clients.map(go, range(CLIENTS)))
+            list(threads.map(go, range(clients)))
         finally:
             # A figure that is given up leaves no thread behind that goes on.
             is_over.set()
-    return share * CLIENTS / (perf_counter() - began)
+    return share * clients / (perf_counter() - began)
 
 
 def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: object = None) -> Any:
@@ -110,9 +137,10 @@ def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: o
     return json.loads(content)
 
 
-def _push(fetched: list[str], connection: http.client.HTTPConnection) -> None:
+def _push(fetched: list[str], connection: http.client.HTTPConnection, keys: Sequence[str] = ()) -> None:
     del fetched
-    _ask(connection, "POST", "/jobs", {"type": "bench.noop", "args": [1], "options": {"queue": "pulled"}})
+    options = {"queue": "pulled", "keys": [*keys]}
+    _ask(connection, "POST", "/jobs", {"type": "bench.noop", "args": [1], "options": options})
 
 
 def _fetch(fetched: list[str], connection: http.client.HTTPConnection) -> None:
@@ -122,6 +150,15 @@ def _fetch(fetched: list[str], connection: http.client.HTTPConnection) -> None:
 
 def _ack(fetched: list[str], connection: http.client.HTTPConnection) -> None:
     _ask(connection, "POST", "/workers/ack", {"job_id": fetched.pop()})
+
+
+def _visit(seen: list[float], connection: http.client.HTTPConnection) -> None:
+    """Fetch a job, wait for it as often as it takes, and ack it; note when the worker had it."""
+    fetched: list[str] = []
+    while not fetched:
+        _fetch(fetched, connection)
+    seen.append(perf_counter())
+    _ack(fetched, connection)
 
 
 def _health(connection: http.client.HTTPConnection) -> None:
