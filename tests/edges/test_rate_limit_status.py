@@ -19,7 +19,7 @@ from django.utils import timezone
 from dispatcher import api, engine
 from dispatcher.celery import periodic
 from dispatcher.lifecycle import claim, heartbeat, periodic_runs
-from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey
+from dispatcher.models import CallQueue, PeriodicRun, RateLimitKey, Share
 from tests.builders import HERE, held, seen, ticket_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
@@ -85,6 +85,24 @@ def test_a_key_is_reported_in_full_with_its_pause() -> None:
     assert "1 of 2: 0 running, 1 on the way to a worker" in reply
     api.pause("api")
     assert "api: paused" in printed("--key", "api")
+
+
+def test_a_key_whose_turns_go_by_share_shows_where_each_share_is() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1, fair_by="tenant:*")
+    for name, weight in (("tenant:a", 1), ("tenant:b", 4)):
+        RateLimitKey.objects.declare(name, weight=weight)
+        for _ in range(2):
+            CallQueue.objects.send("t", keys=["api", name])
+    reply = printed("--key", "api")
+    assert "Turns      by tenant:*\n" in reply
+    assert "Share      tenant:a: 1 lane waits, weight 1, due\n" in reply
+    assert "Share      tenant:b: 1 lane waits, weight 4, due\n" in reply
+    clock = next(iter(Share.objects.all()))
+    for moved, place in ((200_000, "2.0 behind"), (-100_000, "1.0 ahead")):
+        clock.share_id, clock.next = -1, 7_258_118_400_000_000 + moved
+        Share.objects.filter(share_id=-1).delete()
+        Share.objects.bulk_create([clock])
+        assert printed("--key", "api").count(place) == 2
 
 
 def test_an_observed_key_says_what_its_limits_would_have_delayed() -> None:
