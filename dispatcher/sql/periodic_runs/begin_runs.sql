@@ -1,6 +1,6 @@
 -- begin_runs: note that periodic tasks start now in this worker, and return them: those whose last run is older than
 -- `every`, or than `after` where a message started that one. The row elects: of several workers one gets it, and who
--- waits for its lock finds it renewed; nobody waits for longer than `patience`.
+-- waits for its lock finds it renewed, within `patience`.
 -- A run of a worker that reaches no broker serves direct queues alone: it keeps no other worker from a run of its own.
 -- Such a worker runs what no other has for two periods. Writes only where a run begins. Relies on the primary key.
 WITH {{clock}}, patience AS MATERIALIZED (
