@@ -1,6 +1,6 @@
 """Weights of queues: how the starts of a worker are shared by the queues that it serves.
 
-So far the queues of direct delivery alone have weights: see one way in, point 1.
+Queues of direct delivery alone have weights: of the broker's Celery's consumer chooses, a fetch names their order.
 """
 
 from collections import Counter

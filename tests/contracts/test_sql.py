@@ -233,6 +233,27 @@ def test_only_the_functions_take_and_claim_start_a_call(pattern: str) -> None:
     assert found == WRITES[pattern]
 
 
+ORM_WRITES: Final = {"create", "bulk_create", "get_or_create", "update", "update_or_create", "bulk_update"}
+
+
+def model_of(node: ast.expr) -> str:
+    """Return the name that a chain of calls begins with: that of the model."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_no_module_starts_a_call_past_the_functions() -> None:
+    offenders = [
+        f"{place(module)[:-1]}{node.lineno}"
+        for module in MODULES
+        for name, node in calls(module)
+        if name in ORM_WRITES
+        and (model_of(node) in {"Slot", "Start"} or "started_at" in [each.arg for each in node.keywords])
+    ]
+    assert not offenders, "\n".join(offenders)
+
+
 @committed
 def test_the_server_compiles_no_statement_of_a_pass() -> None:
     """It would do so at every pass: the estimates that make plans use their indexes count as ruinously dear."""

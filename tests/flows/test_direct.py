@@ -146,6 +146,15 @@ def test_a_worker_whose_mark_is_locked_starts_calls_all_the_same(processes: Proc
         assert [ended(send(sample_tasks.echo, word)).state for word in ("one", "two")] == [State.COMPLETED] * 2
 
 
+def test_a_scheduled_call_starts_though_a_user_keeps_the_rows_of_periodic_tasks_locked(
+    processes: Processes, worker: Worker
+) -> None:
+    eventually(PeriodicRun.objects.filter(name=TICK).exists)
+    with holding("SELECT FROM dispatcher_periodicrun FOR UPDATE"):
+        call = send(sample_tasks.echo, "hello", scheduled_at=datetime.now(UTC) + timedelta(seconds=1))
+        assert ended(call).state == State.COMPLETED
+
+
 def test_a_worker_notices_that_its_queue_is_direct_or_not_any_more(processes: Processes, worker: Worker) -> None:
     assert ended(send(sample_tasks.echo, "direct")).published_at is not None
     Queue.objects.filter(name=QUEUE).update(delivery="broker")
