@@ -7,6 +7,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from dispatcher import sql
+from dispatcher.lifecycle import wake
 from dispatcher.worker.session import Session
 from tests.builders import HERE
 from tests.races.lockstep import concurrent
@@ -71,3 +72,14 @@ def test_an_interrupt_ends_one_pause_of_a_process_without_a_database() -> None:
     began = monotonic()
     session.sleep_for(0.1)
     assert monotonic() - began >= 0.1, "each try would follow the one before at once"
+
+
+def test_a_process_is_woken_by_a_notification_that_comes_with_the_answer_of_a_statement() -> None:
+    session = Session(HERE.id)
+    session.open([])
+    wake.notify([session.process])
+    with session.used():
+        sql.now()
+    assert session.take_woken()
+    assert not session.take_woken()
+    session.close()
