@@ -192,6 +192,10 @@ class WorkerLost(DispatcherError):
     """An attempt ended without an outcome: its worker died, shut down, or sent no heartbeat within its lease."""
 
 
+class TaskExited(WorkerLost):
+    """A task ended with `SystemExit`, as by `sys.exit()`, and its process goes on."""
+
+
 class AnswerTooLarge(DispatcherError):
     """The answer to an HTTP call is larger, decompressed, than the setting `max_payload_bytes`: it is not kept.
 

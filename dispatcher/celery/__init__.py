@@ -19,7 +19,7 @@ from celery import Signature, Task, signals
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.contrib.django.task import DjangoTask
-from celery.exceptions import Ignore, MaxRetriesExceededError, Retry
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from celery.utils.serialization import raise_with_context
 from celery.worker.request import Request
 from django.db import close_old_connections
@@ -29,7 +29,7 @@ from dispatcher import api, engine
 from dispatcher.celery import heartbeat, replacement, retries, revoke
 from dispatcher.conf import is_eager
 from dispatcher.ending import InFlight
-from dispatcher.errors import FieldInvalid, TicketReplaced, WorkerLost
+from dispatcher.errors import FieldInvalid, TaskExited, TicketReplaced
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped, Unstored
 from dispatcher.messages.tickets import headers_of, ticket_in, uuid_of
@@ -213,6 +213,9 @@ def _result_of(outcome: Outcome | Refused | None) -> Any:
         case Failed(error=Retry() as error):
             # Celery would take it for one that is still to come.
             raise MaxRetriesExceededError(str(error)) from error
+        case Failed(error=Reject() as error):
+            # Its call has ended: Celery ends it as well, and brings nothing again.
+            raise Reject(error.reason, requeue=False) from error
         case Failed():
             raise outcome.error
         case None | Refused():
@@ -226,11 +229,11 @@ def _run(task: Task, run: Callable[[], Any]) -> Any:
     try:
         result = _run_to_its_end(task, run)
     except (SystemExit, KeyboardInterrupt, CancelledError) as error:
-        if current_thread() is main_thread():
+        if current_thread() is main_thread() and task.request.get(RUN) is None:
             raise
-        # A pool of threads or greenlets goes on, and Celery does not learn that the task has ended.
+        # A loop, and a pool of threads or greenlets, go on, and Celery does not learn that the task has ended.
         message = f"the task ended with {error!r}"
-        raise WorkerLost(message) from error
+        raise TaskExited(message) from error
     except Exception as error:
         if task.request.get("is_spent") and not isinstance(error, Ignore):
             cause = error.cause if isinstance(error, RetryAsked) else error

@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
-from billiard.exceptions import Terminated, TimeLimitExceeded
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery import Celery, Task, current_app, states
 from celery.app.task import Context
 from celery.backends.rpc import RPCBackend
@@ -199,6 +199,8 @@ def _state_of(call: _Ended) -> tuple[str, Exception]:
         case _, Reason.FAILED if error.get("type") == TimeLimitExceeded.__name__:
             # Its text is that of its arguments.
             return states.FAILURE, TimeLimitExceeded(*map(float, _NUMBER.findall(error.get("message") or "")))
+        case _, Reason.FAILED | Reason.POISON if error.get("type") == WorkerLostError.__name__:
+            return states.FAILURE, WorkerLostError(error.get("message"))
         case _, Reason.FAILED | Reason.POISON:
             return states.FAILURE, WorkerLost(error.get("message") or call.reason)
         case _, reason:

@@ -9,12 +9,13 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from celery import Celery
+from celery import Celery, states
+from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED
 from celery.exceptions import Ignore
 
 from dispatcher import ending
-from dispatcher.celery import RUN
+from dispatcher.celery import RUN, failures
 from dispatcher.ending import Ending
 from dispatcher.engine.attempt import Attempt
 from dispatcher.engine.direct import Handle
@@ -126,6 +127,8 @@ def execute(
         events.received(task, request)
     trace = tracer or task.__trace__
     result, info, runtime, _ = trace(str(call.id), request["args"], request["kwargs"], request)
+    if info is not None and info.state == states.REJECTED and tracer is None:
+        failures.reject(task, Context(request), info.retval)
     if events is not None:
         events.ended(task, request, info, result, runtime)
     return run_.end or run_.failed(RuntimeError("the task's tracer came to no end of the attempt"))

@@ -3,23 +3,21 @@
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from signal import Signals
-from threading import Thread
 from time import monotonic, sleep
 from typing import Final
 from uuid import UUID
 
 from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery
-from celery.app.task import Context
-from celery.signals import task_revoked
 
 from dispatcher import engine, sql
-from dispatcher.celery import heartbeat, results, revoke
+from dispatcher.celery import failures, heartbeat, results, revoke
 from dispatcher.ending import InFlight
 from dispatcher.engine import direct, ends
 from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.finish import Ended
+from dispatcher.models import CallQueue
+from dispatcher.states import State
 from dispatcher.worker.loop import Options
 from dispatcher.worker.pool import Seat
 from dispatcher.worker.shared import Place, Running, Shared
@@ -65,6 +63,10 @@ class Deaths:
         def settle() -> None:
             self._settle(process, running, held, unrecorded, error)
             results.report_soon(app)
+            if running is not None and not isinstance(error, Terminated):
+                ended = CallQueue.objects.filter(id=running.call, attempt=running.attempt, state=State.DISCARDED)
+                for call in ended.filter(error__type=type(error).__name__):
+                    failures.report_soon(app, call, error, attempt=running.attempt, hostname=self._options.hostname)
 
         heartbeat.in_background(f"record what process {seat.pid} had", settle)
 
@@ -75,12 +77,8 @@ class Deaths:
         if self._shared.sends_events:
             self._shared.events.lost(task, running.call, error)
         if isinstance(error, Terminated):
-            request = Context(
-                id=str(running.call), task=task.name, retries=running.attempt - 1, hostname=self._options.hostname
-            )
-            facts = {"request": request, "terminated": True, "signum": Signals(*error.args), "expired": False}
-            # In a thread of its own: a receiver that hangs must not keep the keeper.
-            Thread(target=task_revoked.send, args=(task,), kwargs=facts, name="dispatcher-revoked", daemon=True).start()
+            hostname = self._options.hostname
+            failures.revoke_soon(task, running.call, error, attempt=running.attempt, hostname=hostname)
 
     def _record(self, unrecorded: list[Ended]) -> None:
         ends.record(unrecorded)

@@ -61,7 +61,7 @@ class EventPipe:
         """Write how the tracer has ended."""
         if info is None:
             self.send("task-succeeded", task, request, result=saferepr(result), runtime=runtime)
-        elif info.state in {"RETRY", "FAILURE"}:
+        elif info.state in {"RETRY", "FAILURE", "REJECTED"}:
             is_retry = info.state == "RETRY"
             error = info.retval.exc if is_retry else info.retval
             kind = "task-retried" if is_retry else "task-failed"

@@ -15,15 +15,17 @@ from uuid import UUID
 
 from billiard import pool
 from billiard.compat import mem_rss
-from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
+from billiard.exceptions import SoftTimeLimitExceeded, Terminated, TimeLimitExceeded
 from celery import Celery, current_app
 from django.db import connections
 
-from dispatcher import sql
+from dispatcher import ending, sql
+from dispatcher.celery import failures, results
 from dispatcher.ending import Ending
 from dispatcher.engine import direct
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle.claim import Refused
+from dispatcher.states import State
 from dispatcher.worker import call
 from dispatcher.worker.call import Run
 from dispatcher.worker.shared import Shared
@@ -96,8 +98,12 @@ class Loop:
         self._reported_s = 0.0
         """How long the receivers of the latest ends took."""
         self.is_reporting = False
+        self._has_result_due = False
+        """Whether it has cut off a call whose end the next trip records: only then its result can be stored."""
         self._greenlet: Any = None
         """That of the task that runs, where it runs in one."""
+        self._interruption: BaseException | None = None
+        """Why that was ended."""
         self.has_left = self.is_terminated = False
 
     @property
@@ -118,6 +124,9 @@ class Loop:
         while goes_on and not (self.is_terminated or self.is_spent):
             waiter = Waiter(place=self.place, room=self._room(), is_new=is_new)
             goes_on, is_new = self.trips.next(waiter), False
+            if self._has_result_due:
+                self._has_result_due = False
+                results.report_soon(self.app)
             self._run_all(waiter)
 
     def finish(self) -> None:
@@ -210,17 +219,26 @@ class Loop:
             # The soft one came when the task had ended.
             return run.end or self._cut_off(run, limit)
         except BaseException as error:  # noqa: BLE001 -- a task may raise anything: an end of its attempt, not of the loop
-            return run.end or self._cut_off(run, WorkerLost(f"the task ended with {error!r}"))
+            return run.end or self._cut_off(run, self._interruption or WorkerLost(f"the task ended with {error!r}"))
         finally:
-            self.in_task, self._began_at = False, inf
+            self.in_task, self._began_at, self._interruption = False, inf, None
             took = min(max(monotonic() - began, 0.0001), 1.0)
             self._mean_s += _WEIGHT * (took - self._mean_s)
 
     def _cut_off(self, run: Run, error: BaseException) -> Ending:
-        """Return the failure of an attempt that the tracer has not ended, and report it to monitors."""
+        """Return the end of an attempt that the tracer has not ended, and report it as Celery does."""
+        started, task = run.start, self.app.tasks[run.start.call.task]
+        facts: Any = {"attempt": started.attempt, "hostname": self.options.hostname}
         if self.shared.sends_events:
-            self.shared.events.lost(self.app.tasks[run.start.call.task], run.start.call.id, error)
-        return run.failed(error)
+            self.shared.events.lost(task, started.call.id, error)
+        self._has_result_due = True
+        if isinstance(error, Terminated):
+            failures.revoke_soon(task, started.call.id, error, **facts)
+            return ending.terminated(error, attempt=started.attempt)
+        end = run.failed(error)
+        if end.state is State.DISCARDED:
+            failures.report(self.app, started.call, error, **facts)
+        return end
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -251,10 +269,11 @@ class Loop:
             timeout.close()
 
     def interrupt(self, error: BaseException) -> bool:
-        """Raise this in the task that runs, if it runs in a greenlet of gevent; return whether it does."""
+        """End the task that runs, for this reason, if it runs in a greenlet of gevent; return whether it does."""
         greenlet = self._greenlet
         if greenlet is not None:
-            sys.modules["gevent"].kill(greenlet, error)
+            self._interruption = error
+            sys.modules["gevent"].kill(greenlet)
         return greenlet is not None
 
     def _give_back_late(self) -> None:
@@ -331,7 +350,7 @@ def main(index: int, options: Options) -> None:
 
 
 def interrupt(index: int, error: BaseException) -> bool:
-    """Raise this in the task that a loop of this process runs, if it runs in a greenlet; return whether it does."""
+    """End the task of a loop of this process, for this reason, if it runs in a greenlet; return whether it does."""
     found = _Process.loops.get(index)
     return found is not None and found.interrupt(error)
 

@@ -26,6 +26,7 @@ MADE = [
     errors.RowLocked("the rate limit key 'api'", 10.0),
     errors.RateLimited(30, key="api", reason="slow down"),
     errors.WorkerLost("its lease ran out"),
+    errors.TaskExited("the task ended with SystemExit(1)"),
     errors.TicketReplaced("01"),
     errors.DatabaseNotReady("The database 'other' is sqlite.", "Set another one.", database="other"),
     ojs_errors.AttemptTimedOut("it ran for longer than its timeout"),

@@ -71,12 +71,17 @@ class Processes:
                 most[each] = max(most[each], now[each])
         return dict(most)
 
+    def lines_of(self, call: object) -> list[dict[str, Any]]:
+        """Return what was noted of a message."""
+        return [line for line in self._lines() if line["id"] == str(call)]
+
     def _times(self, call: object, what: str) -> list[float]:
-        return [line["at"] for line in self._lines() if (line["id"], line["what"]) == (str(call), what)]
+        return [line["at"] for line in self.lines_of(call) if line["what"] == what]
 
     def _lines(self) -> list[dict[str, Any]]:
-        lines = self.notes.read_text().splitlines() if self.notes.exists() else []
-        return [json.loads(line) for line in lines]
+        text = self.notes.read_text() if self.notes.exists() else ""
+        # Without what is being written.
+        return [json.loads(line) for line in text.rpartition("\n")[0].splitlines()]
 
 
 class every:  # noqa: N801 -- it reads as a preposition

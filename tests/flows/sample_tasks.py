@@ -15,9 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from billiard import current_process
 from celery import Celery, Task, signals
 from celery.app.task import Context
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import Reject, SoftTimeLimitExceeded
 from celery.worker import state
 from django.db import DatabaseError, transaction
 
@@ -71,6 +72,14 @@ def note_terminated(sender: Task, request: Context, *, terminated: bool, **_: An
     """Note that a running task was terminated."""
     if terminated and "FLOWS_NOTES" in os.environ:
         note("terminated", SimpleNamespace(name=sender.name, request=request))
+
+
+@signals.task_failure.connect
+def note_failure(sender: Task, task_id: str, exception: BaseException, **_: Any) -> None:
+    """Note that a task has failed, and where the receivers learn of it."""
+    if "FLOWS_NOTES" in os.environ:
+        request = SimpleNamespace(id=task_id, retries=None, hostname=current_process().name)
+        note(f"failed: {type(exception).__name__}", SimpleNamespace(name=sender.name, request=request))
 
 
 @signals.celeryd_init.connect
@@ -312,6 +321,13 @@ def end_oddly(self: Task, how: str) -> None:
 
         raise Timeout(1)
     raise CancelledError if how == "cancelled" else GeneratorExit
+
+
+@app.task(bind=True)
+def reject(self: Task) -> None:
+    """Reject the message."""
+    note("run", self)
+    raise Reject("no", requeue=False)
 
 
 @app.task(bind=True)

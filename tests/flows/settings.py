@@ -24,6 +24,7 @@ if "FLOWS_BEAT_SCHEDULE" in os.environ:
     # Beat as Celery has it, without django-celery-beat.
     CELERY_BEAT_SCHEDULER = "celery.beat:PersistentScheduler"
     CELERY_BEAT_SCHEDULE = json.loads(os.environ["FLOWS_BEAT_SCHEDULE"])
+CELERY_TASK_TRACK_STARTED = "FLOWS_TRACKED" in os.environ
 # How long Celery waits for a word of a process that is gone; its own 10 s are patient.
 CELERY_WORKER_LOST_WAIT = 0.2
 CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = float(os.environ.get("FLOWS_SOFT_SHUTDOWN", "0"))

@@ -1,0 +1,66 @@
+"""Limited tasks beside the same tasks as Celery runs them in the same worker: results, signals and requests."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, Task, states
+from celery.result import AsyncResult
+
+from dispatcher.models import CallQueue
+from project.services import Services
+from tests.flows import sample_tasks
+from tests.flows.one_slot import ended, start
+from tests.flows.processes import Processes
+from tests.flows.settings import QUEUE
+from tests.races.lockstep import concurrent, eventually
+
+pytestmark = [concurrent, pytest.mark.usefixtures("ticking", "one_slot"), pytest.mark.slow]
+by_both = pytest.mark.parametrize("delivery", ["direct", "broker"], indirect=True)
+IN_MAIN = {sample_tasks.die.name, sample_tasks.outstay.name}
+"""The tasks whose process is gone, so that the main process sends the signal."""
+
+
+@pytest.fixture
+def result_of(
+    processes: Processes, services: Services, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Callable[[Any], AsyncResult]]:
+    """Have a worker up that stores results, also that a task has started."""
+    backend = services.broker_url if services.broker_url.startswith("redis") else f"file://{tmp_path}"
+    pool = getattr(request, "param", "prefork")
+    start(processes, "-P", pool, env={"CELERY_RESULT_BACKEND": backend, "FLOWS_FALLBACK": "1", "FLOWS_TRACKED": "1"})
+    app = Celery("results", backend=backend, set_as_current=False)
+    yield lambda sent: app.AsyncResult(str(sent.id))
+    processes.kill_workers()
+
+
+def sent_in_both_ways(task: Task, *args: Any, **options: Any) -> list[AsyncResult | CallQueue]:
+    """Send a task to Celery, and as a call, which `.delay()` of a limited task is."""
+    call = task.s(*args).set(queue=QUEUE, **options)
+    as_call = CallQueue.objects.send(call, retry={"decided_by": "task", "max_attempts": 1})
+    return [call.apply_async(), as_call]
+
+
+@by_both
+def test_what_fails_ends_as_with_celery(processes: Processes, result_of: Callable[[Any], AsyncResult]) -> None:
+    def end_of(sent: Any, task: Task) -> set[str]:
+        eventually(lambda: result_of(sent).state in states.READY_STATES)
+        eventually(lambda: failures(sent))
+        return {
+            # Where Celery's process ends, that of a loop goes on.
+            failure.replace("TaskExited", "WorkerLostError") if task is sample_tasks.leave else failure
+            for failure in {result_of(sent).state, *failures(sent, is_main=task.name in IN_MAIN)}
+        }
+
+    def failures(sent: Any, *, is_main: bool = False) -> set[str]:
+        lines = [line for line in processes.lines_of(sent.id) if line["what"].startswith("failed")]
+        return {line["what"] for line in lines if not is_main or line["worker"] == "MainProcess"}
+
+    tasks = [(sample_tasks.fail, 99), (sample_tasks.die, 99), (sample_tasks.outstay, 99)]
+    for task, *args in [*tasks, (sample_tasks.leave,), (sample_tasks.reject,)]:
+        plain, call = sent_in_both_ways(task, *args)
+        assert end_of(call, task) == end_of(plain, task), task.name
+        assert ended(call).state == "discarded"
+
+
