@@ -31,7 +31,7 @@ from dispatcher.conf import is_eager
 from dispatcher.ending import InFlight
 from dispatcher.errors import FieldInvalid, TaskExited, TicketReplaced
 from dispatcher.lifecycle.claim import Refused
-from dispatcher.lifecycle.run import Failed, Ignored, Outcome, RetryAsked, Returned, Stopped, Unstored
+from dispatcher.lifecycle.run import Failed, Ignored, Outcome, ProcessEnds, RetryAsked, Returned, Stopped, Unstored
 from dispatcher.messages.tickets import headers_of, ticket_in, uuid_of
 
 logger = logging.getLogger(__name__)
@@ -229,7 +229,7 @@ def _run(task: Task, run: Callable[[], Any]) -> Any:
     try:
         result = _run_to_its_end(task, run)
     except (SystemExit, KeyboardInterrupt, CancelledError) as error:
-        if current_thread() is main_thread() and task.request.get(RUN) is None:
+        if isinstance(error, ProcessEnds) or (current_thread() is main_thread() and task.request.get(RUN) is None):
             raise
         # A loop, and a pool of threads or greenlets, go on, and Celery does not learn that the task has ended.
         message = f"the task ended with {error!r}"

@@ -80,6 +80,10 @@ class Ignored:
 Outcome = Returned | Failed | Stopped | Ignored
 
 
+class ProcessEnds(SystemExit):
+    """Raised in a task whose process the worker ends: it may clean up, and has no outcome."""
+
+
 class RetryAsked(Retry):
     """Raised by `self.retry()` of a dispatched task: the queue counts the attempt and waits, not the broker."""
 

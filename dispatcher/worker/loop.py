@@ -25,6 +25,7 @@ from dispatcher.ending import Ending
 from dispatcher.engine import direct
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle.claim import Refused
+from dispatcher.lifecycle.run import ProcessEnds
 from dispatcher.states import State
 from dispatcher.worker import call
 from dispatcher.worker.call import Run
@@ -52,6 +53,8 @@ _LAST_READS: Final = 50
 """How often, 0.1 s apart, a process that ends looks whether the main process has read all of its results."""
 _RECYCLE: Final = 0x9B
 """The status with which a process of billiard's pool exits that has done its share."""
+_TERMINATED: Final = 128 + signal.SIGTERM
+"""The status with which a process exits that the main process ends."""
 _WEIGHT: Final = 0.3
 """How much the latest run counts in the mean."""
 
@@ -218,10 +221,15 @@ class Loop:
         except (TimeLimitExceeded, SoftTimeLimitExceeded) as limit:
             # The soft one came when the task had ended.
             return run.end or self._cut_off(run, limit)
+        except ProcessEnds:
+            # The main process records the end.
+            raise
         except BaseException as error:  # noqa: BLE001 -- a task may raise anything: an end of its attempt, not of the loop
             return run.end or self._cut_off(run, self._interruption or WorkerLost(f"the task ended with {error!r}"))
         finally:
             self.in_task, self._began_at, self._interruption = False, inf, None
+            if options.is_forked and self.place.is_condemned:
+                os._exit(_TERMINATED)
             took = min(max(monotonic() - began, 0.0001), 1.0)
             self._mean_s += _WEIGHT * (took - self._mean_s)
 
@@ -364,9 +372,12 @@ def _signals(loop: Loop) -> Iterator[None]:
             raise SoftTimeLimitExceeded
 
     def on_terminate(*_: Any) -> None:
-        """End at once if the main process ends this one; sent to the whole group, leave after the call."""
+        """Let the task clean up, and end, if the main process asks for it; sent to the whole group, leave after it."""
         if loop.place.is_condemned:
-            os._exit(128 + signal.SIGTERM)
+            if not loop.in_task:
+                os._exit(_TERMINATED)
+            loop.in_task = False
+            raise ProcessEnds(_TERMINATED)
         loop.is_terminated = True
         loop.trips.leave()
 

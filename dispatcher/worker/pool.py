@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _READ: Final = 4096
+_CLEAN_UP_S: Final = 0.1
+"""How long a task may clean up after its hard time limit, as in Celery's pool."""
 _UNLIMITED_S: Final = 1e9
 """The time limit of the loops themselves."""
 
@@ -39,16 +41,23 @@ class Seat:
     """When a call was seen to run, or the worker's shutdown began."""
     warned: UUID | None = None
     """The ticket of the call whose soft time limit was signalled."""
+    timed: UUID | None = None
+    """The ticket of the call whose hard time limit has ended the process."""
+    kill_at: float = 0.0
+    """When it has had its time to clean up."""
     reason: tuple[UUID, BaseException] | None = None
     """The ticket of the call for which the main process ends the process, and why."""
 
     def limit(self, place: Place, running: Running, now: float) -> None:
         """Warn the process of the call's soft time limit, and end it at the hard one."""
         name = f"{running.task}[{running.call}]"
-        if now > running.hard and self.reason is None:
+        if now > running.hard and self.timed != running.ticket:
             limit = running.hard - running.began
+            self.timed, self.kill_at = running.ticket, now + _CLEAN_UP_S
             self.reason = running.ticket, TimeLimitExceeded(limit)
             logger.error("Hard time limit (%ss) exceeded for %s", f"{limit:g}", name)
+            self.end(place, signal.SIGTERM)
+        elif now > running.hard and now > self.kill_at:
             self.end(place, signal.SIGKILL)
         elif now > running.soft and self.warned != running.ticket:
             self.warned = running.ticket
@@ -58,8 +67,9 @@ class Seat:
 
     @staticmethod
     def end(place: Place, number: int) -> None:
-        """End the process of a loop, which runs a call, by a signal."""
-        place.condemn()
+        """End the process of a loop, which runs a call, by a signal; others than these two it may outlive."""
+        if number in {signal.SIGTERM, signal.SIGKILL}:
+            place.condemn()
         # 0 would be this process with all others of its group.
         if pid := place.pid:
             with suppress(ProcessLookupError):

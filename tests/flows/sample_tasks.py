@@ -323,6 +323,16 @@ def end_oddly(self: Task, how: str) -> None:
     raise CancelledError if how == "cancelled" else GeneratorExit
 
 
+@app.task(bind=True, time_limit=2)
+def clean_up(self: Task, seconds: float) -> None:
+    """Take some time, and clean up."""
+    note("run", self)
+    try:
+        time.sleep(seconds)
+    finally:
+        note("cleaned up", self)
+
+
 @app.task(bind=True)
 def reject(self: Task) -> None:
     """Reject the message."""

@@ -18,6 +18,7 @@ from tests.races.lockstep import concurrent, eventually
 
 pytestmark = [concurrent, pytest.mark.usefixtures("ticking", "one_slot"), pytest.mark.slow]
 by_both = pytest.mark.parametrize("delivery", ["direct", "broker"], indirect=True)
+directly = pytest.mark.parametrize("delivery", ["direct"], indirect=True)
 IN_MAIN = {sample_tasks.die.name, sample_tasks.outstay.name}
 """The tasks whose process is gone, so that the main process sends the signal."""
 
@@ -62,5 +63,30 @@ def test_what_fails_ends_as_with_celery(processes: Processes, result_of: Callabl
         plain, call = sent_in_both_ways(task, *args)
         assert end_of(call, task) == end_of(plain, task), task.name
         assert ended(call).state == "discarded"
+
+
+@directly
+@pytest.mark.parametrize("result_of", ["prefork", "gevent"], indirect=True)
+def test_what_is_terminated_cleans_up_and_is_revoked(
+    processes: Processes, result_of: Callable[[Any], AsyncResult]
+) -> None:
+    for sent in sent_in_both_ways(sample_tasks.clean_up, 60):
+        eventually(lambda sent=sent: processes.noted(sent.id))
+        sample_tasks.app.control.revoke(str(sent.id), terminate=True)
+        eventually(lambda sent=sent: result_of(sent).state == states.REVOKED)
+        assert str(result_of(sent).result) == "terminated"
+        eventually(lambda sent=sent: processes.noted(sent.id, "terminated") == 1)
+        assert processes.noted(sent.id, "cleaned up") == 1
+
+
+@directly
+def test_a_hard_time_limit_lets_a_task_clean_up_and_holds_after_a_signal_that_it_outlives(
+    processes: Processes, result_of: Callable[[Any], AsyncResult]
+) -> None:
+    for sent in sent_in_both_ways(sample_tasks.clean_up, 60):
+        eventually(lambda sent=sent: processes.noted(sent.id))
+        sample_tasks.app.control.revoke(str(sent.id), terminate=True, signal="SIGINT")
+        eventually(lambda sent=sent: processes.noted(sent.id, "cleaned up") == 1)
+    assert ended(sent).error["type"] == "TimeLimitExceeded"
 
 
