@@ -32,7 +32,7 @@ from dispatcher.ending import InFlight
 from dispatcher.errors import FieldInvalid, TaskExited, TicketReplaced
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, ProcessEnds, RetryAsked, Returned, Stopped, Unstored
-from dispatcher.messages.tickets import headers_of, ticket_in, uuid_of
+from dispatcher.messages.tickets import TIMES_HEADER, headers_of, ticket_in, uuid_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class DispatchedRequest(Request):
             worker = heartbeat.Identity.worker
             self.request_dict[_CLAIM] = str(uuid4())
             self.request_dict[_WORKER] = worker and str(worker)
+            self.request_dict.update(self.request_dict.get(TIMES_HEADER, {}))
 
     @property
     def claim_id(self) -> UUID | None:

@@ -222,7 +222,7 @@ def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
             if call.task not in app.tasks:
                 app.loader.import_default_modules()
             of_task, of_broker = message.options_of(app, call)
-            given = {**message.arguments(call), **of_task, **of_broker, "headers": message.headers_of(call)}
+            given = {**message.arguments(call), **of_task, **of_broker, "headers": message.headers_of(app, call)}
             fence(call.task)
             try:
                 app.tasks[call.task].apply(**given)

@@ -161,6 +161,8 @@ class Row:
     attempt: int | None
     retry: dict[str, Any] | None
     chosen_keys: dict[str, str] | None
+    scheduled_at: datetime | None
+    expires_at: datetime | None
     key_ids: list[int] | None
     is_counted: bool | None
     start_at: datetime | None

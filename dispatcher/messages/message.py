@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from inspect import signature as signature_of
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from uuid import UUID
@@ -16,7 +17,7 @@ from kombu.common import Broadcast
 from dispatcher import validate
 from dispatcher.messages import broker, signature
 from dispatcher.messages.options import OF_CANVAS
-from dispatcher.messages.tickets import CALL_HEADER, CHOSEN_HEADER, TICKET_HEADER
+from dispatcher.messages.tickets import CALL_HEADER, CHOSEN_HEADER, TICKET_HEADER, TIMES_HEADER
 
 if TYPE_CHECKING:
     from dispatcher.models import CallQueue
@@ -51,6 +52,8 @@ class Admitted:
     attempt: int
     chosen_keys: dict[str, str] | None = None
     """The key that was chosen of each group."""
+    scheduled_at: datetime | None = None
+    expires_at: datetime | None = None
 
 
 Publishable: TypeAlias = "Admitted | CallQueue"
@@ -76,7 +79,9 @@ def send(app: Celery, producer: Any, call: Publishable) -> None:
     declare = None if isinstance(queue, Broadcast) else [queue]
     bounds = {"timeout": broker.BOUND_S, "confirm_timeout": broker.BOUND_S}
     given = {**defaults, **made.properties, **of_broker, **bounds, **where}
-    producer.publish(made.body, headers={**made.headers, **headers_of(call)}, declare=declare, retry=False, **given)
+    producer.publish(
+        made.body, headers={**made.headers, **headers_of(app, call)}, declare=declare, retry=False, **given
+    )
     if made.sent_event:
         where["exchange"] = getattr(where["exchange"], "name", where["exchange"])
         events = app.amqp._event_dispatcher  # noqa: SLF001 -- another one would have a connection of its own
@@ -87,7 +92,7 @@ def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any
     """Return the headers, the properties and the body of a call's message, for a worker that takes it directly."""
     if call.options:
         headers, properties, body = _made(app, call)
-        return {**headers, **headers_of(call)}, properties, body
+        return {**headers, **headers_of(app, call)}, properties, body
     templates = _templates.setdefault(app.amqp, {})
     if (template := templates.get(call.task)) is None:
         headers, properties, body = _made(app, call)
@@ -100,7 +105,7 @@ def parts(app: Celery, call: Publishable) -> tuple[dict[str, Any], dict[str, Any
         "kwargsrepr": saferepr(kwargs, app.amqp.kwargsrepr_maxsize),
     }
     own = {"id": task_id, "root_id": task_id, "retries": retries, **shown}
-    named = {**headers, **own, **headers_of(call)}
+    named = {**headers, **own, **headers_of(app, call)}
     return named, {**properties, "correlation_id": task_id}, (args, kwargs, callbacks)
 
 
@@ -109,6 +114,7 @@ def request(app: Celery, call: Publishable, hostname: str | None = None) -> dict
     headers, properties, (args, kwargs, callbacks) = parts(app, call)
     made = {
         **headers,
+        **headers.get(TIMES_HEADER, {}),
         **(callbacks or {}),
         "args": args,
         "kwargs": kwargs,
@@ -169,11 +175,14 @@ def arguments(call: Publishable) -> dict[str, Any]:
     }
 
 
-def headers_of(call: Publishable) -> dict[str, Any]:
+def headers_of(app: Celery, call: Publishable) -> dict[str, Any]:
     """Return the headers that the sender gave, and those by which a worker claims the call."""
     own: dict[str, Any] = {TICKET_HEADER: str(call.ticket), CALL_HEADER: str(call.id)}
     if call.chosen_keys:
         own[CHOSEN_HEADER] = call.chosen_keys
+    times = {"eta": call.scheduled_at, "expires": call.expires_at}
+    if given := {name: at.astimezone(app.timezone).isoformat() for name, at in times.items() if at is not None}:
+        own[TIMES_HEADER] = given
     return {**(call.headers or {}), **own}
 
 

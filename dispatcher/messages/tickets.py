@@ -10,7 +10,9 @@ CALL_HEADER: Final = "dispatcher_call"
 """The message header that names the ticket's call: a task may pass its own headers on to another message."""
 CHOSEN_HEADER: Final = "dispatcher_chosen_keys"
 """The message header that has the key which was chosen of each group."""
-OF_TICKET: Final = (TICKET_HEADER, CALL_HEADER, CHOSEN_HEADER)
+TIMES_HEADER: Final = "dispatcher_times"
+"""The message header that has `eta` and `expires` as tasks see them: Celery's own would have workers act on them."""
+OF_TICKET: Final = (TICKET_HEADER, CALL_HEADER, CHOSEN_HEADER, TIMES_HEADER)
 """The headers that only the message of a call has."""
 
 

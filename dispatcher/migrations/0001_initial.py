@@ -1160,5 +1160,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("024babe3"),
+        InstallFunctions("8e1ddeec"),
     ]

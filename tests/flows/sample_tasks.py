@@ -341,6 +341,12 @@ def reject(self: Task) -> None:
 
 
 @app.task(bind=True)
+def return_its_times(self: Task) -> list[str | None]:
+    """Return when it was to start, and when it expires."""
+    return [self.request.eta, self.request.expires]
+
+
+@app.task(bind=True)
 def leave(self: Task) -> None:
     """End as a command does that calls sys.exit()."""
     note("run", self)

@@ -1,6 +1,7 @@
 """Limited tasks beside the same tasks as Celery runs them in the same worker: results, signals and requests."""
 
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,16 @@ def test_a_hard_time_limit_lets_a_task_clean_up_and_holds_after_a_signal_that_it
     assert ended(sent).error["type"] == "TimeLimitExceeded"
 
 
+@by_both
+def test_a_task_sees_when_it_was_to_start_and_when_it_expires(
+    processes: Processes, result_of: Callable[[Any], AsyncResult]
+) -> None:
+    later = datetime.now(UTC) + timedelta(seconds=60)
+    for options in ({}, {"countdown": 1}, {"expires": 60}, {"eta": datetime.now(UTC), "expires": later}):
+        both = sent_in_both_ways(sample_tasks.return_its_times, **options)
+        plain, call = (result_of(sent).get(timeout=20) for sent in both)
+        for as_celery, seen in zip(plain, call, strict=True):
+            assert (seen is None) == (as_celery is None)
+            if seen is not None:
+                apart = datetime.fromisoformat(seen) - datetime.fromisoformat(as_celery)
+                assert abs(apart) < timedelta(seconds=5)

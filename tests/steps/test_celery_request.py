@@ -1,6 +1,7 @@
 """The message in the worker: what it does there for its call."""
 
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from billiard.einfo import ExceptionInfo
@@ -164,3 +165,12 @@ def test_what_the_worker_holds_are_the_messages_that_carry_a_ticket(broker: Brok
     for request in (mine, plain, foreign):
         worker_state.reserved_requests.add(request)
     assert reserved_calls() == [(call.id, call.ticket)]
+
+
+def test_a_message_gives_its_task_the_times_of_the_call_and_its_worker_none(broker: Broker) -> None:
+    later = datetime.now(UTC) + timedelta(hours=1)
+    call = sent(scheduled_at=datetime.now(UTC) - timedelta(seconds=1), expires_at=later)
+    request = request_of(broker, call)
+    assert (request.eta, request.expires) == (None, None), "the database decides"
+    seen_by_task = [datetime.fromisoformat(request.request_dict[name]) for name in ("eta", "expires")]
+    assert seen_by_task == [call.scheduled_at, later]

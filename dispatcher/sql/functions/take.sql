@@ -18,8 +18,8 @@ CREATE FUNCTION @take(p_worker uuid, p_queues text[], p_tasks text[], p_room int
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
     p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning @tuning, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
-    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, key_ids bigint[], is_counted bool,
-    start_at timestamptz,
+    options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, scheduled_at timestamptz,
+    expires_at timestamptz, key_ids bigint[], is_counted bool, start_at timestamptz,
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
     is_full bool, at timestamptz)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
@@ -83,7 +83,8 @@ BEGIN
        WHERE call.id = ANY (ARRAY(SELECT start.call FROM start)) AND call.id = start.call
       RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
                 call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
-                array_remove(start.key_ids, NULL) AS key_ids, start.is_counted, start.at, start.turn
+                call.scheduled_at, call.expires_at, array_remove(start.key_ids, NULL) AS key_ids, start.is_counted,
+                start.at, start.turn
     ), held AS (
       INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
                                    is_confirmed)
@@ -96,8 +97,9 @@ BEGIN
        CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
     SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
            started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
-           started.key_ids, started.is_counted, started.at, NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz,
-           NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now
+           started.scheduled_at, started.expires_at, started.key_ids, started.is_counted, started.at, NULL::text,
+           NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[],
+           NULL::bool, v_now
       FROM started
      ORDER BY started.turn;
     IF v_chosen.counts THEN PERFORM @count_starts(v_chosen.counted || v_chosen.keys); END IF;
@@ -106,8 +108,8 @@ BEGIN
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
     SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
-           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::bigint[], NULL::bool, NULL::timestamptz, fate.fate,
-           fate.key,
+           fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::timestamptz, NULL::timestamptz, NULL::bigint[],
+           NULL::bool, NULL::timestamptz, fate.fate, fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now
       FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
     GET DIAGNOSTICS v_settled = ROW_COUNT;

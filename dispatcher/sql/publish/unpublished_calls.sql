@@ -28,6 +28,7 @@ WITH forgotten AS MATERIALIZED (
       FROM held
      WHERE slot.id = held.id
 )
-SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt, chosen_keys
+SELECT id, ticket, task, args, kwargs, call_data, headers, options, queue, attempt, chosen_keys, scheduled_at,
+       expires_at
   FROM forgotten
  ORDER BY position, id
