@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -28,7 +29,12 @@ def main() -> None:
     shutil.rmtree(DIST, ignore_errors=True)
     run(Path(sys.executable).with_name("uv"), "build", "--quiet", "--out-dir", DIST)
     (source,), (wheel,) = DIST.glob("*.tar.gz"), DIST.glob("*.whl")
-    faults = [*faults_of_files(source, wheel), *faults_of_metadata(wheel)]
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    faults = [
+        *faults_of_files(source, wheel),
+        *faults_of_metadata(wheel),
+        *faults_of_changelog(changelog, migrations()),
+    ]
     if faults:
         sys.exit("\n".join(faults))
     with tempfile.TemporaryDirectory() as home:
@@ -85,6 +91,30 @@ def faults_of_metadata(wheel: Path) -> list[str]:
         *([] if metadata.license_files else ["there is no licence file"]),
         *([] if metadata.project_urls else ["there are no addresses"]),
     ]
+
+
+def migrations() -> list[str] | None:
+    """Return the files of migrations that have changed since the release before; None: there is none."""
+    found = git("describe", "--tags", "--abbrev=0", "--match", "v*", "HEAD^")
+    return git("diff", "--name-only", *found, "HEAD", "--", "dispatcher/*migrations/*") if found else None
+
+
+def git(*words: str) -> list[str]:
+    """Return the lines that git answers; none, where it fails."""
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S607
+    return [] if done.returncode else done.stdout.splitlines()
+
+
+def faults_of_changelog(changelog: str, changed: Collection[str] | None) -> list[str]:
+    """Return what the changelog says wrongly of the latest release: one without a migration says so.
+
+    changed: the files of migrations that have changed since the release before; None: there is none.
+    """
+    latest = changelog.split("\n## ")[1]
+    if changed is None or bool(changed) != ("without a migration" in latest.lower()):
+        return []
+    what = "it has migrations" if changed else "say that it is without a migration"
+    return [f"CHANGELOG.md, {latest.splitlines()[0]}: {what}"]
 
 
 def as_the_readme_says(wheel: Path) -> tuple[str, str]:

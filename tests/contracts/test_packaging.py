@@ -5,11 +5,13 @@ import re
 import tomllib
 from collections.abc import Iterator
 
+import pytest
 from kombu.connection import Connection
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from project.celery import app
+from project.release import faults_of_changelog
 from tests.contracts.source import ROOT
 
 LOCK = "requirements.lock"
@@ -69,6 +71,21 @@ def test_the_extras_that_the_readme_installs_exist() -> None:
     installed = re.findall(r'pip install "[^"\[]+\[([\w,]+)\]"', steps)
     assert installed
     assert {extra for extras in installed for extra in extras.split(",")} <= set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    ("says", "changed", "is_right"),
+    [
+        ("A fix.", ["dispatcher/migrations/0002_more.py"], True),
+        ("A fix.", [], False),
+        ("Without a migration.", [], True),
+        ("Without a migration.", ["dispatcher/migrations/0002_more.py"], False),
+        ("The first.", None, True),
+    ],
+)
+def test_a_release_without_a_migration_says_so(says: str, changed: list[str] | None, is_right: bool) -> None:  # noqa: FBT001
+    changelog = f"# Changelog\n\n## 0.2.0\n\n{says}\n\n## 0.1.0\n\nThe first release, without a migration.\n"
+    assert (faults_of_changelog(changelog, changed) == []) == is_right
 
 
 def test_the_driver_is_the_choice_of_the_project() -> None:
