@@ -15,7 +15,7 @@ PACKAGE = Path(dispatcher.__file__).resolve().parent
 NOT_INSTALLED = {"migrations", *(() if apps.is_installed("dispatcher.ojs") else ("ojs",))}
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if not NOT_INSTALLED & {*path.relative_to(PACKAGE).parts}]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "examples/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 

@@ -21,12 +21,13 @@ from psycopg import sql
 
 from project.processes import Stack, logged
 from project.services import Services
+from tests.contracts.source import blocks
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "existing"
-DIFF = (EXAMPLE / "limits.diff").read_text()
+README = (ROOT / "examples" / "README.md").read_text()
 START = """
 import json
 from orders.tasks import start, wait
@@ -76,6 +77,11 @@ class Site:
         assert done.returncode == 0, done.stdout
         return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
+    def do(self, line: str) -> None:
+        """Carry out a line for a shell, with this Python."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        subprocess.run(["/bin/sh", "-c", line], cwd=self.home, env=os.environ | self.env | {"PATH": path}, check=True)
+
     def shell(self, code: str) -> Any:
         """Run code in the project's shell, and return what it prints last, as JSON."""
         return json.loads(self.run("django", "shell", "--no-imports", "-c", code).replace("True", "true"))
@@ -111,7 +117,7 @@ def site(services: Services, tmp_path: Path) -> Iterator[Site]:
 
 def put_under_limits(site: Site) -> None:
     """Apply the example's diff, as its reader does."""
-    subprocess.run(["git", "apply", "limits.diff"], cwd=site.home, check=True)  # noqa: S607 -- the reader's
+    site.do("git apply limits.diff")
     site.run("django", "migrate", "-v", "0")
     site.run("django", "check", "--fail-level", "ERROR")
 
@@ -120,10 +126,12 @@ def worker(site: Site, name: str = "worker") -> None:
     site.start(name, "worker", "-n", f"existing-{uuid4().hex}@%h", "-c", "3", "--without-mingle")
 
 
-def test_the_diff_has_ten_lines_at_the_most_and_none_of_a_call_site() -> None:
-    changed = [line for line in DIFF.splitlines() if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
+@pytest.mark.parametrize("name", ["limits.diff", "without-a-broker.diff"])
+def test_a_diff_has_ten_lines_at_the_most_and_none_of_a_call_site(name: str) -> None:
+    lines = (EXAMPLE / name).read_text().splitlines()
+    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
     assert len(changed) <= 10
-    assert [line for line in DIFF.splitlines() if line.startswith("+++")] == ["+++ b/bookshop/settings.py"]
+    assert [line for line in lines if line.startswith("+++")] == ["+++ b/bookshop/settings.py"]
 
 
 @pytest.mark.smoke
@@ -159,16 +167,25 @@ def test_a_row_of_beat_obeys_without_a_change(site: Site) -> None:
     assert site.shell(REMINDED)
 
 
-def test_with_a_star_the_project_needs_no_broker(site: Site) -> None:
-    put_under_limits(site)
-    site.env["CELERY_BROKER_URL"] = "memory://"
+def test_the_readme_leads_through_each_variant_to_the_same_results(site: Site) -> None:
+    # Without Redis, which closes chords by itself.
     site.env["CELERY_RESULT_BACKEND"] = f"file://{site.home}"
-    with (site.home / "bookshop" / "settings.py").open("a") as settings:
-        settings.write('DISPATCHER["tasks"]["*"] = []\n')
-    worker(site)
-    found = site.shell(START)
-    assert (found["chord"], found["replaced by a workflow in a chord"]) == ("30", "50")
-    assert {call[0] for call in site.shell(TASKS)} > {"celery.chord_unlock"}
+    found = []
+    for line in "".join(blocks(README, "sh")).splitlines():
+        match line.split():
+            case ["pip" | "cd" | "export", *_]:
+                # The addresses are those of the tests.
+                continue
+            case ["celery", *_]:
+                if "worker" in site.stack.children:
+                    site.stack.kill("worker")
+                worker(site)
+                found.append(site.shell(START))
+            case _:
+                site.do(line)
+    limited, without_broker = found[1:]
+    assert limited == without_broker == found[0]
+    assert {call[0] for call in site.shell(TASKS)} > {"celery.chord_unlock"}, "all tasks go through PostgreSQL"
 
 
 @pytest.fixture
