@@ -74,6 +74,12 @@ def test_every_link_leads_somewhere() -> None:
     assert not offenders, "\n".join(offenders)
 
 
+def test_every_row_of_a_table_is_below_its_head() -> None:
+    torn = re.compile(r"\n(?!\|).*\n(\|.*\|)\n(?!\|[ :|-]+\|\n)")
+    texts = {page: page.read_text() for page in PAGES}
+    assert [place(page, text, row.start(1)) for page, text in texts.items() for row in torn.finditer(text)] == []
+
+
 def test_every_piece_of_python_is_python() -> None:
     for page in PAGES:
         for block in blocks(page.read_text(), "python"):
