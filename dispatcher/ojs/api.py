@@ -162,7 +162,11 @@ def _check(request: HttpRequest) -> None:
     wanted = request.headers.get("OJS-Version", VERSION)
     if wanted.split(".")[0] != VERSION.split(".", maxsplit=1)[0]:
         raise Problem(422, "unsupported", f"OJS-Version {wanted!r} is not supported, only {VERSION}.")
-
+    if request.method not in SAFE and "Idempotency-Key" in request.headers:
+        message = (
+            "is not supported. Send the job with an `id` of your own: a repeated request then gets 409, duplicate."
+        )
+        raise invalid("Idempotency-Key", message)
     if "\0" in request.path or "%00" in request.META.get("QUERY_STRING", ""):
         raise invalid("path", "must not contain NUL.")
 

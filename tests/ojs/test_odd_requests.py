@@ -12,7 +12,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from dispatcher.models import CallQueue
-from tests.ojs.http_client import MEDIA, Api, error_of
+from tests.ojs.http_client import MEDIA, Api, error_of, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -75,6 +75,14 @@ def test_nul_in_a_filter_of_the_admin_finds_nothing(client: Client, model: Any) 
     for name in ("q", "p", "o", *named, *(f"{name}__exact" for name in named)):
         assert client.get(f"{page}?{name}=%00").status_code < 500, name
     assert client.get(f"{page}%00/change/").status_code < 500
+
+
+def test_an_idempotency_key_is_refused_with_what_takes_its_place(api: Api) -> None:
+    key = {"Idempotency-Key": "order-7"}
+    answer = api.post("/jobs", {"type": "a", "args": []}, status=400, **key)
+    assert (field_of(answer), "`id`" in error_of(answer)[1]) == ("Idempotency-Key", True)
+    assert not CallQueue.objects.exists()
+    api.get("/health", **key)
 
 
 @pytest.mark.parametrize("path", ["/admin/jobs?queue=%00", "/queues/%00/stats", "/events?queues=%00", "/jobs/%00"])
