@@ -146,8 +146,8 @@ def write_error(kept: Mapping[str, Any]) -> dict[str, Any]:
     """Return a failure in the spec's format."""
     kind = _KINDS.get(kept.get("type", ""), kept.get("type"))
     code = kept.get("code") or (kind if kind in _KINDS.values() else "handler_error")
-    at = kept.get("occurred_at")
-    return {**kept, "type": kind, "code": code, "timestamp": at}
+    at = format_time(parse_time("occurred_at", kept.get("occurred_at")))
+    return {**kept, "type": kind, "code": code, "occurred_at": at, "timestamp": at}
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ from dispatcher.ojs.errors import DuplicateCall, QueueFull
 from dispatcher.ojs.jobs import job_of
 from dispatcher.ojs.models import Part, Workflow
 from dispatcher.ojs.pagination import json_bytes
-from dispatcher.ojs.wire import ANSWER_BYTES, Problem, fitting
+from dispatcher.ojs.wire import ANSWER_BYTES, Problem, fitting, format_time
 from dispatcher.ojs.workflow.plan import (
     GRAPH,
     STEP,
@@ -313,4 +313,4 @@ def _refusal(refused: Exception) -> dict[str, Any]:
 
 
 def _error(code: str, message: str) -> dict[str, Any]:
-    return {"type": code, "code": code, "message": message, "occurred_at": sql.now().isoformat()}
+    return {"type": code, "code": code, "message": message, "occurred_at": format_time(sql.now())}
