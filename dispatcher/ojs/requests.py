@@ -189,10 +189,18 @@ class HeartbeatIn(Body):
     state: Annotated[str, Field(max_length=16)] | None = None
 
 
-class ProgressIn(Proof):
-    """The progress of a running job, from 0 to 1."""
+class ProgressIn(Proof, StrictBody):
+    """The progress of a running job, from 0 to 1. No checkpoint is kept, so one is refused."""
 
     progress: Annotated[float, Field(ge=-1e9, le=1e9)]
+    message: fields.Text | None = None
+    data: dict[str, JsonValue] | None = None
+
+
+class PercentIn(Report, StrictBody):
+    """The progress of a running job, from 0 to 100, as the SDKs send it."""
+
+    percentage: Annotated[float, Field(ge=-1e9, le=1e9)]
     message: fields.Text | None = None
     data: dict[str, JsonValue] | None = None
 

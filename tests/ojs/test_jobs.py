@@ -14,7 +14,7 @@ from dispatcher import engine
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
 from tests.ojs.builders import date_back
-from tests.ojs.http_client import MEDIA, Api, error_of
+from tests.ojs.http_client import MEDIA, Api, error_of, field_of
 from tests.races.lockstep import holding
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("open_http"), pytest.mark.django]
@@ -279,6 +279,27 @@ def lapsing() -> datetime:
     ends_at = timezone.now() + timedelta(seconds=10)
     Slot.objects.update(lease_until=ends_at, pulled_until=ends_at)
     return ends_at
+
+
+def test_progress_may_be_in_percent_as_the_sdks_send_it(api: Api) -> None:
+    job = api.taken()
+    sent = {"job_id": job["id"], "message": "half", "data": {"row": 2}}
+    answer = api.post("/workers/progress", {**sent, "percentage": 50})
+    assert answer == api.get(f"/jobs/{job['id']}/progress")
+    assert (answer["progress"], answer["message"], answer["data"]) == (0.5, "half", {"row": 2})
+    assert answer["updated_at"].endswith("Z")
+    assert api.post("/workers/progress", {**sent, "percentage": 100})["progress"] == 1.0
+    assert field_of(api.post("/workers/progress", {**sent, "progress": 0.5}, status=400)) == "percentage"
+    api.post("/workers/progress", {"job_id": str(uuid4()), "percentage": 1}, status=404)
+
+
+def test_a_checkpoint_of_a_progress_is_refused_since_it_would_be_lost(api: Api) -> None:
+    job, more = api.taken(), {"checkpoint": {"row": 2}}
+    for method, path, sent in (
+        ("PUT", f"/jobs/{job['id']}/progress", {"progress": 0.5}),
+        ("POST", "/workers/progress", {"job_id": job["id"], "percentage": 50}),
+    ):
+        assert field_of(api.ask(method, path, {**sent, **more}, status=400)) == "checkpoint"
 
 
 def test_the_progress_of_a_job_s_holder_renews_its_lease(api: Api) -> None:

@@ -31,10 +31,21 @@ from dispatcher.ojs.jobs import job_of, with_options
 from dispatcher.ojs.long_poll import disconnect, reserve_wait
 from dispatcher.ojs.pagination import PageIn, window
 from dispatcher.ojs.permissions import require_send, visible_job
-from dispatcher.ojs.requests import BatchIn, JobIn, ProgressIn
+from dispatcher.ojs.requests import BatchIn, JobIn, PercentIn, ProgressIn
 from dispatcher.ojs.responses import Answer, ItemsReply, Job, JobOrSummary, Many, One, Routes, replies
 from dispatcher.ojs.views.workers import proof, rejected
-from dispatcher.ojs.wire import Problem, conflict, invalid, is_admins, job_body, missing, parse_id, the_one
+from dispatcher.ojs.wire import (
+    Problem,
+    conflict,
+    format_time,
+    invalid,
+    is_admins,
+    job_body,
+    missing,
+    parse_id,
+    parse_time,
+    the_one,
+)
 from dispatcher.reports import why_in_words
 from dispatcher.states import OnFull, Reason, State
 
@@ -111,16 +122,13 @@ def activate(request: HttpRequest, job_id: str) -> Answer:
 @router.put("/jobs/{job_id}/progress")
 def put_progress(request: HttpRequest, job_id: str, progress: ProgressIn) -> Answer:
     """Store the progress of a running job. A ticket, or the worker that holds the job, renews its lease."""
-    call = find_for(request, "fetch", job_id)
-    reached = min(1.0, max(0.0, float(progress.progress)))
-    if json_size(progress.data) > MAX_META_BYTES:
-        raise Problem(413, "invalid_request", f"data: is larger than {MAX_META_BYTES} bytes.")
-    content = None if progress.data is None else json.dumps(progress.data)
-    reported = worker_reports.Progress(progress=reached, message=progress.message, content=content)
-    kept = worker_reports.record_progress(call.id, reported, **proof(progress))
-    if isinstance(kept, worker_reports.RejectedReport):
-        raise rejected(kept, job_id)
-    return _render_progress(call, job_of(call).progress if kept is None else kept)
+    return _record_progress(request, job_id, progress, progress.progress)
+
+
+@router.post("/workers/progress")
+def post_progress(request: HttpRequest, progress: PercentIn) -> Answer:
+    """Store the progress of a running job in percent: no document of the spec has it, and the SDKs send it."""
+    return _record_progress(request, progress.job_id, progress, progress.percentage / 100)
 
 
 @router.get("/jobs/{job_id}/progress")
@@ -229,8 +237,23 @@ def _block_time(request: HttpRequest) -> timedelta:
     return timedelta(seconds=min(max(seconds, 0.0), _LONGEST_BLOCK_S))
 
 
+def _record_progress(request: HttpRequest, job_id: str, sent: ProgressIn | PercentIn, reached: float) -> Answer:
+    call = find_for(request, "fetch", job_id)
+    if json_size(sent.data) > MAX_META_BYTES:
+        raise Problem(413, "invalid_request", f"data: is larger than {MAX_META_BYTES} bytes.")
+    content = None if sent.data is None else json.dumps(sent.data)
+    reported = worker_reports.Progress(progress=min(1.0, max(0.0, reached)), message=sent.message, content=content)
+    kept = worker_reports.record_progress(call.id, reported, **proof(sent))
+    if isinstance(kept, worker_reports.RejectedReport):
+        raise rejected(kept, job_id)
+    return _render_progress(call, job_of(call).progress if kept is None else kept)
+
+
 def _render_progress(call: CallQueue, kept: Mapping[str, Any] | None) -> Answer:
     reached = {name: (kept or {}).get(name) for name in ("progress", "message", "data", "updated_at")}
+    if kept:
+        # PostgreSQL writes times into JSON with the offset of the session's time zone (ojs-http-binding, section 6.3).
+        reached["updated_at"] = format_time(parse_time("updated_at", kept["updated_at"]))
     if call.state == State.COMPLETED and kept:
         reached["progress"] = 1.0
     return {"job_id": str(call.id), "state": ojs_state(call.state), **reached}
