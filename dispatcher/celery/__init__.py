@@ -19,7 +19,7 @@ from celery import Signature, Task, signals
 from celery.app.task import Context
 from celery.backends.base import DisabledBackend
 from celery.contrib.django.task import DjangoTask
-from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
+from celery.exceptions import Ignore, ImproperlyConfigured, MaxRetriesExceededError, Reject, Retry
 from celery.utils.serialization import raise_with_context
 from celery.worker.request import Request
 from django.db import close_old_connections
@@ -29,7 +29,7 @@ from dispatcher import api, engine
 from dispatcher.celery import heartbeat, replacement, retries, revoke
 from dispatcher.conf import is_eager
 from dispatcher.ending import InFlight
-from dispatcher.errors import FieldInvalid, TaskExited, TicketReplaced
+from dispatcher.errors import CallInvalid, FieldInvalid, TaskExited, TicketReplaced
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.run import Failed, Ignored, Outcome, ProcessEnds, RetryAsked, Returned, Stopped, Unstored
 from dispatcher.messages.tickets import TIMES_HEADER, headers_of, ticket_in, uuid_of
@@ -161,16 +161,26 @@ class DispatchedTask(DjangoTask):
         request.update(retry_asked=asked)
         return asked
 
-    def on_replace(self, sig: Signature[Any]) -> Any:
+    def replace(self, sig: Signature[Any]) -> Any:
         """Replace the task, as Celery documents it; the call of a dispatched one becomes the other task's, or ends.
 
-        Raises CallInvalid or PolicyInvalid for what a call can't be: another attempt would be refused as well.
+        Raises CallInvalid, PolicyInvalid or ImproperlyConfigured for what a call can't be: another attempt would be
+        refused as well.
         """
+        if ticket_of(self.request) is None:
+            return super().replace(sig)
+        with _spent_if_invalid(self.request):
+            if not isinstance(sig, Signature):
+                message = f"{sig!r} is not a signature: give one, such as task.s()."
+                raise CallInvalid("replace", message)
+            return super().replace(sig)
+
+    def on_replace(self, sig: Signature[Any]) -> Any:
+        """Make the call that of the other task, or end it."""
         request, ticket = self.request, ticket_of(self.request)
         if ticket is None or request.called_directly or is_eager():
             return super().on_replace(sig)
-        with _spent_if_invalid(request):
-            raise replacement.asked(self, sig, ticket=ticket)
+        raise replacement.asked(self, sig, ticket=ticket)
 
     def ensure_held(self) -> None:
         """Raise TicketReplaced if this attempt has lost its call to another one, and so must not act any more.
@@ -269,7 +279,7 @@ def _spent_if_invalid(request: Context) -> Iterator[None]:
     """Let no other attempt follow one that has asked for what a call can't be."""
     try:
         yield
-    except FieldInvalid:
+    except (FieldInvalid, ImproperlyConfigured):
         request.update(is_spent=True)
         raise
 

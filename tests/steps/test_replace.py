@@ -188,15 +188,20 @@ def test_an_attempt_that_has_lost_its_call_starts_no_workflow() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
-    [takes.s(1, 2).set(serializer="pickle"), takes.s(1, 2).set(serializer="pickle") | takes.s(3)],
-    ids=["of one task", "in a workflow"],
+    ("other", "kind"),
+    [
+        pytest.param(takes.s(1, 2).set(serializer="pickle"), "CallInvalid", id="of one task"),
+        pytest.param(takes.s(1, 2).set(serializer="pickle") | takes.s(3), "CallInvalid", id="in a workflow"),
+        pytest.param(5, "CallInvalid", id="a result"),
+        pytest.param(takes, "CallInvalid", id="a task"),
+        pytest.param(takes.s(1, 2).set(chord=takes.s()), "ImproperlyConfigured", id="a part of a chord"),
+    ],
 )
-def test_what_is_no_call_ends_it_without_another_attempt(other: Any) -> None:
+def test_what_is_no_call_ends_it_without_another_attempt(other: Any, kind: str) -> None:
     behaviours[:] = [lambda self: self.replace(other)]
     call = sent(retry={"max_attempts": 3})
     assert deliver(call).state == "FAILURE"
-    assert (seen(call).state, seen(call).error["type"], seen(call).task) == (State.DISCARDED, "CallInvalid", "tests.do")
+    assert (seen(call).state, seen(call).error["type"], seen(call).task) == (State.DISCARDED, kind, "tests.do")
     assert not Slot.objects.exists()
 
 
