@@ -30,6 +30,7 @@ from dispatcher.ojs.job import read_job
 from dispatcher.ojs.jobs import with_options
 from dispatcher.ojs.models import Cron
 from dispatcher.ojs.requests import JobIn
+from dispatcher.ojs.wire import format_time
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
 
@@ -190,6 +191,6 @@ def _call(cron: Cron) -> Call:
     keys = call.keys
     if cron.overlap == "enqueue":
         keys = {**(keys if isinstance(keys, Mapping) else dict.fromkeys(keys or (), 1)), itself: 1}
-    fired = {META_NAME: cron.name, META_EXPRESSION: cron.expression, META_TRIGGERED: sql.now().isoformat()}
+    fired = {META_NAME: cron.name, META_EXPRESSION: cron.expression, META_TRIGGERED: format_time(sql.now())}
     call = replace(call, keys=keys, meta={**(call.meta or {}), **fired})
     return with_options(call, unique_key=_unique_key(cron.name), sender=itself)

@@ -20,7 +20,7 @@ from dispatcher.ojs import event_log
 from dispatcher.ojs.errors import AttemptTimedOut, LeaseLapsed
 from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.models import PullWorker
-from dispatcher.ojs.wire import the_one
+from dispatcher.ojs.wire import format_time, the_one
 
 _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")
 """The namespace of worker ids, which are derived from worker names."""
@@ -55,7 +55,7 @@ def _heartbeat_events(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
     held = Slot.objects.filter(call__in=calls, pulled_until__isnull=False)
     for slot in held.order_by("call").distinct("call").select_related("call"):
         data: dict[str, Any] = {"job_id": str(slot.call.id), "job_type": slot.call.task, "worker_id": worker}
-        data |= {"attempt": slot.call.attempt, "visible_until": slot.pulled_until and slot.pulled_until.isoformat()}
+        data |= {"attempt": slot.call.attempt, "visible_until": format_time(slot.pulled_until)}
         yield Entry(kind="job.heartbeat", queue=slot.call.queue, data=data)
 
 

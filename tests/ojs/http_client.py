@@ -10,6 +10,8 @@ from django.db import connection, transaction
 from django.test import Client
 
 MEDIA = "application/openjobspec+json"
+MOMENT = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+"""A time as the spec writes it (ojs-http-binding, section 6.3)."""
 
 
 class Api:

@@ -1,5 +1,6 @@
 """Crons over HTTP: what they may be called, what their jobs may have, and when they fire."""
 
+import re
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.ojs.cron import _next_run, fire_cron, fire_due
 from dispatcher.ojs.models import Cron, EventLogEntry
 from tests.ojs.builders import date_back
-from tests.ojs.http_client import Api, field_of
+from tests.ojs.http_client import MOMENT, Api, field_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -120,6 +121,7 @@ def test_a_cron_has_events_when_it_fires_and_when_it_does_not(api: Api) -> None:
     assert (triggered["type"], triggered["subject"], triggered["data"]["job_id"]) == ("cron.triggered", "daily", sent)
     about = {"cron_name": "daily", "cron_expr": "0 9 * * *", "job_type": "report.make", "queue": "reports"}
     assert about.items() <= triggered["data"].items()
+    assert re.fullmatch(MOMENT, triggered["data"]["scheduled_at"])
     assert (skipped["type"], skipped["subject"]) == ("cron.skipped", "daily")
     assert skipped["data"] == {**about, "reason": "overlap_prevention", "existing_job_id": sent}
 

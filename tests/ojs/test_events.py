@@ -26,7 +26,7 @@ from dispatcher.ojs.events.source import CallFilter, Span
 from dispatcher.ojs.models import EventLogEntry
 from dispatcher.ojs.workflow import advance
 from dispatcher.request import Call
-from tests.ojs.http_client import Api, another_transaction
+from tests.ojs.http_client import MOMENT, Api, another_transaction
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -223,6 +223,7 @@ def test_a_heartbeat_has_an_event_for_each_job_that_it_keeps(api: Api) -> None:
     (beaten,) = data(events_of(api, "job.heartbeat"))
     assert (beaten["job_id"], beaten["worker_id"], beaten["attempt"]) == (job["id"], "w1", 1)
     assert beaten["visible_until"] > timezone.now().isoformat()
+    assert re.fullmatch(MOMENT, beaten["visible_until"])
 
 
 def test_a_job_has_its_own_part_of_the_event_log(api: Api) -> None:
