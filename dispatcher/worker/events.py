@@ -1,12 +1,14 @@
 """Celery's events of the calls that loops run, for monitors such as Flower: sent by the worker's main process.
 
-A loop writes each as a line into a pipe that was made before the pool forked, while somebody listens; the keeper reads
-them. A line that finds the pipe full is dropped, as Celery drops what a monitor is too slow for.
+A loop writes each as a line into a pipe that was made before the pool forked, while somebody listens; a thread reads
+and sends them. A line that finds the pipe full is dropped, as Celery drops what a monitor is too slow for.
 """
 
 import json
+import logging
 import os
-from collections.abc import Iterator
+import select
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
@@ -16,6 +18,8 @@ from celery import Task
 from celery.app.trace import TraceInfo
 from celery.events import EventDispatcher
 from celery.utils.saferepr import saferepr
+
+logger = logging.getLogger(__name__)
 
 _MOST: Final = 4_096
 """Bytes of a line at the most: so much is written whole (PIPE_BUF)."""
@@ -38,6 +42,7 @@ class EventPipe:
         os.set_blocking(self.read, False)
         os.set_blocking(self._write, False)
         self._rest = b""
+        self._is_over = False
 
     def send(self, kind: str, task: Task, request: dict[str, Any], **fields: Any) -> None:
         """Write an event of a call, if its task sends events."""
@@ -75,11 +80,31 @@ class EventPipe:
         else:
             self.send("task-failed", task, request, exception=saferepr(error), traceback="")
 
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the events that have come."""
+    def end(self) -> None:
+        """Let the thread end that sends the events."""
+        with suppress(BlockingIOError):
+            os.write(self._write, b"\n")
+
+    def pass_on(self, dispatcher: Callable[[], EventDispatcher | None]) -> None:
+        """Send the events that come, until the end: in a thread, which waits where the broker does not answer."""
+        poll = select.poll()
+        poll.register(self.read, select.POLLIN)
+        while not self._is_over:
+            poll.poll()
+            for event in self._lines():
+                try:
+                    if (by := dispatcher()) is not None:
+                        by.send(event.pop("kind"), **event)
+                except Exception:
+                    logger.exception("an event of a call was not sent")
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
         with suppress(BlockingIOError):
             while part := os.read(self.read, _READ):
                 self._rest += part
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
-            yield json.loads(line)
+            if line:
+                yield json.loads(line)
+            else:
+                self._is_over = True

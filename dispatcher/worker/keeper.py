@@ -9,6 +9,7 @@ import os
 import select
 import signal
 from contextlib import suppress
+from functools import partial
 from threading import Lock, Thread
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, Final
@@ -84,6 +85,8 @@ class Keeper:
         if self._thread is None:
             self._thread = Thread(target=self._run, name="dispatcher-keeper", daemon=True)
             self._thread.start()
+            send = partial(self.shared.events.pass_on, lambda: self.consumer.event_dispatcher)
+            Thread(target=send, name="dispatcher-events", daemon=True).start()
         self.wake()
 
     def wake(self, **_: Any) -> None:
@@ -166,7 +169,7 @@ class Keeper:
     def _run(self) -> None:
         while self._seats or not self.is_closing:
             try:
-                self._send_events()
+                self.shared.sends_events = are_wanted(self.consumer.event_dispatcher)
                 self._look_up()
                 self._balance()
                 self._wait()
@@ -174,12 +177,12 @@ class Keeper:
             except Exception:
                 logger.exception("the keeper of worker %s failed, and goes on", self.options.hostname)
                 sleep(_LOOK_S)
+        self.shared.events.end()
         connections.close_all()
 
     def _wait(self) -> None:
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
-        poll.register(self.shared.events.read, select.POLLIN)
         by_fd = {descriptor: pid for pid, descriptor in self._pidfds.items()}
         for descriptor in by_fd:
             poll.register(descriptor, select.POLLIN)
@@ -189,14 +192,6 @@ class Keeper:
                     os.read(self._read, _READ)
             elif descriptor in by_fd:
                 self._note_exit(by_fd[descriptor])
-
-    def _send_events(self) -> None:
-        """Send the events of calls to monitors, where the worker sends events."""
-        dispatcher = self.consumer.event_dispatcher
-        self.shared.sends_events = are_wanted(dispatcher)
-        for event in self.shared.events.lines():
-            if dispatcher is not None:
-                dispatcher.send(event.pop("kind"), **event)
 
     def _look_up(self) -> None:
         """Have the worker's direct queues looked up, once its first heartbeat is recorded; others at once."""

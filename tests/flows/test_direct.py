@@ -438,6 +438,22 @@ def test_monitors_see_what_loops_run(processes: Processes) -> None:
         eventually(lambda: kinds_of(ended_by_hand) == ["task-received", "task-started", "task-revoked"])
 
 
+def test_time_limits_hold_while_a_broker_that_gets_events_does_not_answer(processes: Processes) -> None:
+    way = Proxy(processes.stack.env["CELERY_BROKER_URL"])
+    try:
+        worker = start(processes, "-E", env={"CELERY_BROKER_URL": way.url, "FLOWS_FALLBACK": "1"})
+        eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).exists)
+        way.silence()
+        # More than Celery keeps until it sends them.
+        calls = CallQueue.objects.send_many([Call(sample_tasks.echo, args=["hello"], queue=QUEUE)] * 60)
+        assert {ended(call).state for call in calls} == {State.COMPLETED}
+        late = send(sample_tasks.outstay, 99, retry={"max_attempts": 1})
+        assert [error["type"] for error in ended(late).errors] == ["TimeLimitExceeded"]
+    finally:
+        processes.kill_workers()
+        way.close()
+
+
 def test_loops_write_events_only_while_a_monitor_wants_them(processes: Processes) -> None:
     def are_written() -> bool:
         return bool(ended(send(sample_tasks.return_whether_its_events_are_written)).result)
