@@ -5,10 +5,10 @@ person retries later is not discarded by what a worker remembers.
 """
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from celery.utils.functional import maybe_list
@@ -21,6 +21,8 @@ from dispatcher.lifecycle import control
 from dispatcher.messages.tickets import uuid_of
 
 COMMANDS = ("revoke", "terminate")
+after_revoke: Final[list[Callable[[list[UUID], Mapping[str, Any]], object]]] = []
+"""What is done once the rows say that calls were revoked: given these, and the command's arguments."""
 
 
 def listen() -> None:
@@ -58,15 +60,20 @@ def _reaching_calls(command: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(command)
     def reaching(*args: Any, **kwargs: Any) -> Any:
         answer = command(*args, **kwargs)
-        ids = signature.bind(*args, **kwargs).arguments["task_id"]
-        if calls := [call for each in maybe_list(ids) or [] if (call := uuid_of(str(each))) is not None]:
-            heartbeat.in_background("cancel calls that were revoked", partial(_revoke, calls))
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        ids = maybe_list(given["task_id"]) or []
+        if calls := [call for each in ids if (call := uuid_of(str(each))) is not None]:
+            heartbeat.in_background("cancel calls that were revoked", partial(_revoke, calls, given))
         return answer
 
     reaching.reaches_calls = True  # type: ignore[attr-defined]
     return reaching
 
 
-def _revoke(ids: list[UUID]) -> None:
+def _revoke(ids: list[UUID], given: Mapping[str, Any]) -> None:
     for call in revoke(ids):
         forget(call)
+    for work in after_revoke:
+        work(ids, given)

@@ -3,7 +3,7 @@
 import inspect
 import logging
 import signal as signals
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import wraps
 from time import monotonic, time
@@ -14,6 +14,7 @@ from celery.utils.functional import maybe_list
 from celery.worker import state as worker_state
 from celery.worker.control import Panel, nok
 
+from dispatcher.celery import revoke
 from dispatcher.worker.keeper import keeper_of
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,7 @@ def listen() -> None:
             Panel.data[name] = reaching(command)
             Panel.data[name].reaches_loops = True
     Panel.data["dump_active"] = Panel.data["active"]
+    revoke.after_revoke[:] = [_end_started]
 
 
 def _listing(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,17 +91,33 @@ def _ending(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def ending(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs).arguments
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
         keeper = keeper_of(given["state"].consumer.controller)
         with _shown([] if keeper is None else [str(call) for call, _ in keeper.held()]):
             answer = command(*args, **kwargs)
-        if keeper is not None and ("terminate" not in signature.parameters or given.get("terminate")):
-            number = getattr(signals, str(given.get("signal") or _TERM), signals.SIGTERM)
+        if keeper is not None and (number := _signal_of(given)):
             for call in maybe_list(given["task_id"]) or []:
                 with suppress(ValueError):
-                    if (refusal := keeper.terminate(UUID(str(call)), int(number))) is not None:
+                    if (refusal := keeper.terminate(UUID(str(call)), number)) is not None:
                         logger.warning(refusal)
                         answer = nok(refusal)
         return answer
 
     return ending
+
+
+def _signal_of(given: Mapping[str, Any]) -> int:
+    """Return the signal by which a command terminates what runs; 0 if it does not. given: its arguments."""
+    if not given.get("terminate", True):
+        return 0
+    return int(getattr(signals, str(given.get("signal") or _TERM), signals.SIGTERM))
+
+
+def _end_started(calls: Iterable[UUID], given: Mapping[str, Any]) -> None:
+    """End what has started between the command and the time at which the rows said that it was revoked."""
+    keeper = keeper_of(given["state"].consumer.controller)
+    if keeper is not None and (number := _signal_of(given)):
+        for call in calls:
+            keeper.terminate_started(call, number)

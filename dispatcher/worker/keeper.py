@@ -64,8 +64,9 @@ class Keeper:
         """The descriptors of the pool's processes that have had a loop, by their pids."""
         self._asked = 0
         """How many loops were asked to leave."""
-        self._to_terminate: dict[UUID, int] = {}
-        """The calls that were to be terminated before they ran, with the signals."""
+        self._to_terminate: dict[UUID, tuple[int, set[tuple[int, int]]]] = {}
+        """The calls that are to be terminated as they begin: with the signals, and with the trips under way that may
+        have started them, each by its place and number."""
         self._queues_at = 0.0
         self._queues: list[str] = []
         """Those that were looked up last."""
@@ -145,24 +146,26 @@ class Keeper:
     def terminate(self, call: UUID, number: int) -> str | None:
         """End the attempt that runs of this call, with its process or greenlet; return what forbids it, if a loop does.
 
-        number: the signal that ends a process. One that a loop has, or may have by a trip under way, ends as it begins.
+        number: the signal that ends a process.
         """
-        may_begin = False
         for seat in [*self._seats.values()]:
             place = self.shared.place(seat.index)
             running = place.running
             if running is not None and running.call == call:
+                self._to_terminate.pop(call, None)
                 error = Terminated(number)
                 if self.options.is_forked:
                     seat.reason = running.ticket, error
                     seat.end(place, number)
                 elif not loop.interrupt(seat.index, error):
                     return f"a pool of {self.pool.kind} can't terminate call {call}: its attempt runs to its end"
-                return None
-            may_begin |= place.trips[1] or any(held == call for held, _ in place.held)
-        if may_begin:
-            self._to_terminate[call] = number
         return None
+
+    def terminate_started(self, call: UUID, number: int) -> None:
+        """Terminate a call that a loop has, or has by a trip under way: it was revoked, so that no other starts it."""
+        trips = {(index, self.shared.place(index).trips) for index in [*self._seats]}
+        self._to_terminate[call] = number, {(index, ended) for index, (ended, is_in_trip) in trips if is_in_trip}
+        self.wake()
 
     # The thread
 
@@ -304,8 +307,12 @@ class Keeper:
                 seat.end(place, signal.SIGKILL)
 
     def _terminate_again(self) -> None:
-        early, self._to_terminate = self._to_terminate, {}
-        for call, number in early.items():
+        for call, (number, trips) in [*self._to_terminate.items()]:
+            left = {each for each in trips if self.shared.place(each[0]).trips == (each[1], True)}
+            if left or any(held == call for held, _ in self.held()):
+                self._to_terminate[call] = number, left
+            else:
+                self._to_terminate.pop(call, None)
             if (refusal := self.terminate(call, number)) is not None:
                 logger.warning(refusal)
 

@@ -234,6 +234,17 @@ def test_a_running_call_is_terminated_as_any_request_of_celery_is(processes: Pro
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
 
 
+def test_calls_that_are_terminated_as_they_start_are_ended(processes: Processes) -> None:
+    worker = start(processes, "-c", "4", env=SELDOM)
+    eventually(lambda: Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).count() == 4)
+    calls = []
+    for _ in range(24):
+        calls.append(send(sample_tasks.nap, 600, keys=[]))
+        sample_tasks.app.control.revoke(str(calls[-1].id), terminate=True)
+    assert {ended(call).state for call in calls} == {State.CANCELLED}
+    assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
+
+
 def test_a_running_call_is_terminated_in_its_greenlet(processes: Processes) -> None:
     worker = start(processes, "-P", "gevent", env={"FLOWS_FALLBACK": "1"})
     call = running(send(sample_tasks.nap, 60))

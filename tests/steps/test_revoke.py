@@ -1,6 +1,6 @@
 """Celery's revoke and terminate reach calls that wait, and a person's retry starts a revoked call again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -66,11 +66,28 @@ def test_a_call_that_a_loop_runs_is_an_active_request_to_celery(
         get_state=lambda _: "PENDING", mark_as_revoked=lambda task_id, **_: marked.append(task_id)
     )
     monkeypatch.setattr(type(broker.app), "backend", backend)
-    keeper = SimpleNamespace(held=lambda: [(runs.id, uuid4())], terminate=lambda *_: None)
+    nothing: Callable[..., None] = lambda *_: None  # noqa: E731
+    keeper = SimpleNamespace(held=lambda: [(runs.id, uuid4())], terminate=nothing, terminate_started=nothing)
     command(broker, runs, waits, keeper=keeper)
     assert str(runs.id) not in marked, "it goes on, and its result is what it returns"
     assert command(broker, runs, keeper=keeper, terminate=True) == {"ok": f"terminate: {runs.id}"}
     assert not worker_state.requests
+
+
+def test_what_has_started_is_terminated_once_no_other_attempt_can_start(broker: Broker) -> None:
+    waits, runs, found = sent(), sent(), []
+    begin(runs, request_of(broker, runs))
+
+    def note(call: UUID, number: int) -> None:
+        row = CallQueue.objects.get(id=call)
+        found.append((call, number, row.state, row.is_revoked))
+
+    keeper = SimpleNamespace(held=list, terminate=lambda *_: None, terminate_started=note)
+    command(broker, waits, runs, keeper=keeper, terminate=True)
+    wanted = [(waits.id, 15, State.CANCELLED, False), (runs.id, 15, State.ACTIVE, True)]
+    assert found == wanted
+    command(broker, waits, keeper=keeper)
+    assert found == wanted, "it is not to be terminated"
 
 
 def test_terminate_reaches_them_too(broker: Broker) -> None:
