@@ -15,9 +15,9 @@ from celery.utils.functional import maybe_list
 from celery.worker import state as worker_state
 from celery.worker.control import Panel
 
-from dispatcher import engine
+from dispatcher import engine, sql
 from dispatcher.celery import heartbeat
-from dispatcher.lifecycle import control
+from dispatcher.lifecycle import control, finish
 from dispatcher.messages.tickets import uuid_of
 
 COMMANDS = ("revoke", "terminate")
@@ -35,7 +35,8 @@ def listen() -> None:
 
 def revoke(ids: Iterable[UUID]) -> list[UUID]:
     """Cancel the calls that have not started, let no other attempt of those that run start; return those that exist."""
-    revoked = control.revoke(ids)
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        revoked = control.revoke(ids)
     if revoked.cancelled:
         engine.dispense_briefly()
     return revoked.calls
@@ -43,7 +44,9 @@ def revoke(ids: Iterable[UUID]) -> list[UUID]:
 
 def cancel_if_revoked(call: UUID) -> None:
     """Cancel a call that was revoked while it ran, and whose attempt has ended, unless a person has retried it."""
-    if control.cancel([call], only_revoked=True):
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        cancelled = control.cancel([call], only_revoked=True)
+    if cancelled:
         engine.dispense_briefly()
 
 

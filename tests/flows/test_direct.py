@@ -245,6 +245,17 @@ def test_calls_that_are_terminated_as_they_start_are_ended(processes: Processes)
     assert ended(send(sample_tasks.echo, "next")).state == State.COMPLETED
 
 
+def test_a_revoke_that_waits_for_a_locked_row_keeps_no_other_work_of_its_worker(
+    processes: Processes, worker: Worker
+) -> None:
+    later = send(sample_tasks.echo, "later", scheduled_at=datetime.now(UTC) + timedelta(hours=1))
+    with holding("SELECT FROM dispatcher_callqueue WHERE id = %s FOR UPDATE", [later.id]):
+        sample_tasks.app.control.revoke(str(later.id), destination=[worker.name], reply=True, timeout=5)
+        died = ended(send(sample_tasks.die, 1))
+        assert (died.state, died.attempt) == (State.COMPLETED, 2)
+    assert ended(later).state == State.CANCELLED
+
+
 def test_a_running_call_is_terminated_in_its_greenlet(processes: Processes) -> None:
     worker = start(processes, "-P", "gevent", env={"FLOWS_FALLBACK": "1"})
     call = running(send(sample_tasks.nap, 60))
