@@ -83,14 +83,14 @@ def record_one(ended: Ended, *, queue: str | None = None, patience: timedelta | 
     """
     if record([ended], queue=queue, patience=patience):
         return True
-    with sql.atomic():
+    with sql.own_transaction():
         is_restored = claim.restore(ended.call_id, ended.ticket, claim_id=ended.claim_id)
         return bool(is_restored and record([ended], queue=queue, patience=patience))
 
 
 def fail_unread(call_id: UUID, ticket: UUID, error: BaseException) -> bool:
     """Record a failed attempt of a call whose message can't be read; return whether the ticket still held the call."""
-    with sql.atomic():
+    with sql.own_transaction():
         claimed = claim.restore(call_id, ticket)
         if claimed is None:
             return False

@@ -5,18 +5,23 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from threading import Event
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import transaction
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from dispatcher import api, ending, engine, sql
 from dispatcher import audit as auditing
+from dispatcher.ending import InFlight
+from dispatcher.engine import ends
 from dispatcher.engine.stop import stop as stop_keys
 from dispatcher.errors import RateLimited, WorkerLost
+from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
+from dispatcher.lifecycle.finish import Requeue
 from dispatcher.lifecycle.run import Stopped
 from dispatcher.lifecycle.take import Taker, take
 from dispatcher.models import Block, CallQueue, KeyChange, RateLimitKey, Slot
@@ -246,3 +251,35 @@ def test_a_trip_that_waits_for_a_key_holds_none_that_the_holder_may_wait_for() -
             if seen:
                 break
     assert seen == [True]
+
+
+@pytest.mark.slow
+def test_a_process_that_is_frozen_in_a_transaction_keeps_no_row_locked_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    (call,) = in_flight("api")
+    requeue, thaws = finish.requeue, Event()
+
+    def requeue_and_freeze(*args: Any, **options: Any) -> Any:
+        done = requeue(*args, **options)
+        thaws.wait(60)
+        return done
+
+    monkeypatch.setattr(finish, "requeue", requeue_and_freeze)
+    with actors(1) as (frozen,):
+        requeued = frozen.begin(ends.requeue, [InFlight(call_id=call.id, ticket=call.ticket)], Requeue.UNDELIVERED)
+        eventually(lambda: not may_lock(call))
+        eventually(lambda: may_lock(call), within=15)
+        thaws.set()
+        with pytest.raises(DatabaseError) as raised:
+            requeued.result()
+        assert sql.is_unavailable(raised.value), "who thaws tries again"
+    assert CallQueue.objects.get(id=call.id).state == State.DISPATCHED
+    assert ends.requeue([InFlight(call_id=call.id, ticket=call.ticket)], Requeue.UNDELIVERED) == {call.id}
+
+
+def may_lock(call: CallQueue) -> bool:
+    """Return whether no other transaction has a call locked."""
+    with transaction.atomic():
+        return CallQueue.objects.filter(id=call.id).select_for_update(skip_locked=True).exists()
