@@ -270,6 +270,14 @@ def return_its_priority(self: Task) -> int:
 
 
 @app.task(bind=True)
+def return_its_request(self: Task) -> list[Any]:
+    """Return what a task may look at of its request."""
+    note("run", self)
+    request = self.request
+    return [request.hostname, request.delivery_info["routing_key"], request.timelimit, request.retries]
+
+
+@app.task(bind=True)
 def outlive_its_main_process(self: Task, seconds: float) -> None:
     """Kill the worker's main process, where the system does not end this one with it, and go on for so long."""
     note("run", self)

@@ -139,6 +139,15 @@ def test_the_time_limits_of_a_worker_hold_for_calls(processes: Processes, task: 
     assert all_at_once([behind])
 
 
+def test_the_time_limits_of_a_call_go_before_those_of_the_worker(processes: Processes) -> None:
+    start(processes, "--soft-time-limit", "30", "--time-limit", "40", env=FALLBACK)
+    options = {"retry": {"max_attempts": 1}, "keys": []}
+    soft = send(sample_tasks.nap.s(60).set(soft_time_limit=1), **options)
+    hard = send(sample_tasks.ignore_a_soft_limit.s(60).set(time_limit=1), **options)
+    errors = [[error["type"] for error in ended(call).errors] for call in (soft, hard)]
+    assert errors == [["SoftTimeLimitExceeded"], ["TimeLimitExceeded"]]
+
+
 def test_a_greenlet_that_outstays_its_time_limit_is_ended(processes: Processes) -> None:
     start(processes, "-P", "gevent", "--time-limit", "1", env=FALLBACK)
     call, behind = send(sample_tasks.nap, 60, retry={"max_attempts": 1}), send(sample_tasks.echo, "next")

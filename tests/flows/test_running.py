@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from dispatcher.messages.tickets import TICKET_HEADER
-from dispatcher.models import CallQueue, Process, Queue, RateLimitKey
+from dispatcher.models import CallQueue, Process, Queue, RateLimitKey, Worker
 from dispatcher.states import State
 from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, send
@@ -52,6 +52,18 @@ def test_a_task_sees_the_priority_of_its_message_as_of_one_that_celery_sent(work
     task = sample_tasks.return_its_priority
     calls = [send(task), send(task, priority=9), send(task.s().set(priority=5))]
     assert [ended(call).result for call in calls] == [0, 0, 5]
+
+
+def test_a_task_sees_the_request_of_a_message_that_celery_sent(worker: Processes) -> None:
+    options = {"time_limit": 30, "soft_time_limit": 20}
+    call, plain = send(sample_tasks.return_its_request.s().set(**options)), sample_tasks.echo.delay("plain")
+    hostname, *others = ended(call).result
+    assert others == [QUEUE, [30, 20], 0]
+    output = worker.stack.children["worker"].output
+    for task, sent in ((sample_tasks.return_its_request, call.id), (sample_tasks.echo, plain.id)):
+        for event in ("received", "succeeded in"):
+            eventually(lambda line=f"Task {task.name}[{sent}] {event}": line in output())  # type: ignore[misc]
+    assert Worker.objects.filter(name=hostname).exists()
 
 
 @pytest.mark.needs_pooler

@@ -15,6 +15,7 @@ from project.services import Services
 from tests.races.lockstep import concurrent
 
 pytestmark = [concurrent, pytest.mark.broker, pytest.mark.slow]
+DELIVERIES = ("direct", "broker")
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,10 +31,11 @@ def traced(services: Services, request: pytest.FixtureRequest, tmp_path: Path) -
         "FLOWS_NOTES": str(tmp_path / "notes"),
         "FLOWS_QUEUE": f"traces-{os.getpid()}",
     }
-    command = [sys.executable, "-m", "tests.flows.traced", request.param]
+    command = [sys.executable, "-m", "tests.flows.traced", *request.param]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
+    assert found["delivery"] == request.param[1]
     assert (found["waiting"], found["ended"]) == ("available", ["completed", "completed"])
     return found
 
@@ -45,7 +47,7 @@ def one(spans: list[dict[str, Any]], **wanted: Any) -> dict[str, Any]:
     return found[0]
 
 
-@pytest.mark.parametrize("traced", ["opentelemetry"], indirect=True)
+@pytest.mark.parametrize("traced", [("opentelemetry", each) for each in DELIVERIES], indirect=True, ids=DELIVERIES)
 def test_under_opentelemetry_a_call_that_waited_is_in_its_senders_trace(traced: dict[str, Any]) -> None:
     spans = traced["spans"]
     for name in ("first", "second"):
@@ -57,7 +59,7 @@ def test_under_opentelemetry_a_call_that_waited_is_in_its_senders_trace(traced: 
     assert one(spans, name="first")["trace"] != one(spans, name="second")["trace"]
 
 
-@pytest.mark.parametrize("traced", ["sentry"], indirect=True)
+@pytest.mark.parametrize("traced", [("sentry", each) for each in DELIVERIES], indirect=True, ids=DELIVERIES)
 def test_under_sentry_a_call_that_waited_is_in_its_senders_trace(traced: dict[str, Any]) -> None:
     spans = traced["spans"]
     for name in ("first", "second"):

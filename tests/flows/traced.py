@@ -1,7 +1,7 @@
 """Send two calls in two traces, the second of which waits for the first, run them in a worker, and print the spans.
 
-    python -m tests.flows.traced opentelemetry
-    python -m tests.flows.traced sentry
+    python -m tests.flows.traced opentelemetry direct
+    python -m tests.flows.traced sentry broker
 
 A program of its own, since an SDK patches Celery for as long as the process lives.
 """
@@ -91,7 +91,7 @@ def sentry() -> Tracing:
     return sender, read
 
 
-def main(kind: str) -> None:
+def main(kind: str, delivery: str) -> None:
     """Print the calls' ids, and the spans, as JSON."""
     django.setup()
     span, spans = {"opentelemetry": opentelemetry, "sentry": sentry}[kind]()
@@ -99,12 +99,12 @@ def main(kind: str) -> None:
     from celery.contrib.testing.worker import start_worker
     from django.conf import settings
 
-    from dispatcher.models import CallQueue, RateLimitKey
+    from dispatcher.models import CallQueue, Queue, RateLimitKey
     from dispatcher.states import State
     from tests.flows.sample_tasks import app, echo
 
     # Admit before there is a worker, so that it is the worker that lets the second call in.
-    settings.DISPATCHER = {**settings.DISPATCHER, "queue_grace": None}
+    settings.DISPATCHER = {**settings.DISPATCHER, "queue_grace": None, "delivery": {"*": delivery}}
     app.set_current()
     RateLimitKey.objects.declare("traced", concurrency=1)
     calls = {}
@@ -120,6 +120,7 @@ def main(kind: str) -> None:
             time.sleep(0.05)
     ended = list(CallQueue.objects.values_list("state", flat=True))
     found = {
+        "delivery": Queue.objects.get(name=settings.QUEUE).delivery,
         "waiting": waiting,
         "ended": ended,
         "calls": {name: str(call.id) for name, call in calls.items()},
@@ -129,4 +130,4 @@ def main(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
