@@ -36,8 +36,8 @@ def main() -> int:
     parser.add_argument("--backlog", type=int, default=100_000, help="calls that wait all the time")
     parser.add_argument(
         "--delivery",
-        choices=("broker", "direct"),
-        default="broker",
+        choices=("direct", "broker"),
+        default="direct",
         help="how calls reach workers (default %(default)s)",
     )
     asked = parser.parse_args()

@@ -15,6 +15,6 @@ _KEPT = timedelta(seconds=30)
 # The project's own setting holds policies only.
 _RETENTION: Any = {"completed": _KEPT, "cancelled": _KEPT, "discarded": _KEPT}
 _RETRY: Any = {"max_attempts": 2, "initial_interval": "PT2S"}
-_DELIVERY: Any = {"soak": os.environ.get("SOAK_DELIVERY", "broker"), "soak-probe": "direct"}
+_DELIVERY: Any = {"soak": os.environ.get("SOAK_DELIVERY", "direct"), "soak-probe": "direct"}
 DISPATCHER = {"retention": _RETENTION, "retry": _RETRY, "delivery": _DELIVERY}
 INSTALLED_APPS = [*INSTALLED_APPS, "trials.soak"]
