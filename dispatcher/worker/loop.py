@@ -323,6 +323,16 @@ class _Process:
     """By the indexes of their places."""
     done: ClassVar[int] = 0
     """How many calls have ended in it."""
+    lock: ClassVar[Any] = Lock()
+
+    @classmethod
+    def trips_of(cls, options: Options, shared: Shared) -> Trips:
+        """Return the trips of this process's loops, which the first of them makes: threads begin at once."""
+        with cls.lock:
+            if cls.trips is None or (cls.pid, cls.worker) != (os.getpid(), options.worker):
+                cls.pid, cls.worker, cls.loops, cls.done = os.getpid(), options.worker, {}, 0
+                cls.trips = Trips(options.worker, options.tasks, shared)
+            return cls.trips
 
 
 def main(index: int, options: Options) -> None:
@@ -331,11 +341,8 @@ def main(index: int, options: Options) -> None:
     assert shared is not None  # noqa: S101 -- the main process has made it before it forked
     if shared.place(index).is_condemned:
         return
-    if (_Process.pid, _Process.worker) != (os.getpid(), options.worker):
-        _Process.pid, _Process.worker, _Process.loops, _Process.done = os.getpid(), options.worker, {}, 0
-        _Process.trips = Trips(options.worker, options.tasks, shared)
-    assert _Process.trips is not None  # noqa: S101
-    loop = Loop(current_app._get_current_object(), index, _Process.trips, shared, options)  # noqa: SLF001
+    trips = _Process.trips_of(options, shared)
+    loop = Loop(current_app._get_current_object(), index, trips, shared, options)  # noqa: SLF001
     _Process.loops[index] = loop
     with _signals(loop) if options.is_forked else nullcontext():
         try:
@@ -344,7 +351,7 @@ def main(index: int, options: Options) -> None:
             del _Process.loops[index]
             if _Process.loops:
                 # Another one records its ends.
-                _Process.trips.session.interrupt()
+                trips.session.interrupt()
             else:
                 loop.finish()
             loop.place.leave()

@@ -28,6 +28,8 @@ from dispatcher.messages.current import current_call
 # A project may have tasks of its own class, or of Celery's.
 OWN = None if os.environ.get("FLOWS_PLAIN") else "dispatcher.celery:DispatchedTask"
 _SET_PDEATHSIG = 1
+_at_once: set[str] = set()
+"""The messages that `wait_for_others` has begun in this process."""
 app = Celery("flows", task_cls=OWN, set_as_current=False)
 app.config_from_object("tests.flows.settings", namespace="CELERY")
 app.autodiscover_tasks()
@@ -275,6 +277,15 @@ def return_its_request(self: Task) -> list[Any]:
     note("run", self)
     request = self.request
     return [request.hostname, request.delivery_info["routing_key"], request.timelimit, request.retries]
+
+
+@app.task(bind=True)
+def wait_for_others(self: Task, count: int) -> None:
+    """Return when so many run at once in this process."""
+    note("run", self)
+    _at_once.add(self.request.id)
+    while len(_at_once) < count:
+        time.sleep(0.01)
 
 
 @app.task(bind=True)

@@ -161,6 +161,12 @@ def test_a_pool_of_more_than_a_thousand_runs_calls(processes: Processes, pool: s
     assert all_at_once(send_many(sample_tasks.echo, 4, "hello"))
 
 
+def test_all_threads_of_a_pool_run_calls_though_they_begin_at_once(processes: Processes) -> None:
+    start(processes, "-P", "threads", "-c", "16", env=ALONE)
+    calls = send_many(sample_tasks.wait_for_others, 16, 16)
+    assert all_at_once(calls)
+
+
 # Celery itself takes 2 s a message of Redis with one greenlet.
 @pytest.mark.parametrize(
     ("pool", "count"),
