@@ -59,6 +59,8 @@ class Conf(Tuning):
     """What a task's own `rate_limit` means: `worker`, what it does in Celery; `global`, the key `task:NAME`."""
     unticketed: str = field(default="enqueue", metadata={"words": ("enqueue", "run")})
     """What a worker does with a message of a limited task that was sent without its limits: `enqueue` it, or `run`."""
+    queue_order: str = field(default="weights", metadata={"words": ("weights", "strict")})
+    """In which order a worker serves its direct queues: by their `weights`, or the `strict` one of its option `-Q`."""
     dispenser_queue: str = "dispatcher"
     """The Celery queue of the dispenser's own tasks."""
     delivery: Mapping[str, str] = field(default_factory=dict)

@@ -75,8 +75,6 @@ class Taker:
     """What its calls become: active, or dispatched, to be published and claimed."""
     is_pulled: bool = False
     """Whether it fetches them over HTTP, with a lease of their own."""
-    is_strict: bool = False
-    """Whether its queues are served in their order; otherwise all take turns, by their weights."""
     horizon: timedelta | None = None
     """How far ahead of its start it may take a throttled call; by default as the setting says."""
     takes_any: bool = False
@@ -248,7 +246,8 @@ def _params_of(taker: Taker) -> dict[str, Any]:
         # The function adds a stride for the next start, too.
         "due": None if turns is None else [share.due - share.stride for share in turns],
         "strides": None if turns is None else [share.stride for share in turns],
-        "is_strict": taker.is_strict,
+        # A fetch names the order of its queues; where calls are dispatched, Celery's consumer chooses.
+        "is_strict": taker.is_pulled or (taker.becomes == State.ACTIVE and conf().queue_order == "strict"),
         **tuning(taker),
     }
 

@@ -93,7 +93,6 @@ def _start(request: FetchRequest, until: float) -> _Tried:
         worker=None if request.worker is None else pull_workers.worker_id(request.worker),
         queues=[queue.name for queue in served],
         is_pulled=True,
-        is_strict=True,
         horizon=timedelta(0),
         lease=request.lease or conf().visibility,
     )

@@ -131,6 +131,17 @@ def test_a_changed_weight_counts_from_then_on(drive: Drive, worker: Worker) -> N
     assert abs(worker.work(steps=24)["seldom"] - 18) <= 1
 
 
+def test_in_strict_order_each_queue_goes_before_those_after_it(drive: Drive, worker: Worker, settings: Any) -> None:
+    settings.DISPATCHER = {"queue_order": "strict"}
+    drive.key("queue:often", concurrency=1)
+    send(drive, "spare", 2, priority=9)
+    send(drive, "seldom", 4)
+    send(drive, "often", 2)
+    # One key is full, and the next queue has the rest.
+    assert worker.work(steps=2, room=2) == {"often": 2, "seldom": 2}
+    assert worker.work(steps=1, room=3) == {"seldom": 2, "spare": 1}
+
+
 @pytest.mark.parametrize("weight", [0, 1001])
 @pytest.mark.usefixtures("worker")
 def test_a_weight_out_of_bounds_is_refused(weight: int) -> None:
