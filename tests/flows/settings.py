@@ -46,6 +46,7 @@ DISPATCHER: dict[str, Any] = {
     # The providers of the tests are on this machine.
     "http_allowed_hosts": ["127.0.0.1"],
     "fallback_schedule": "FLOWS_FALLBACK" in os.environ,
+    "queue_order": os.environ.get("FLOWS_QUEUE_ORDER", "weights"),
 }
 if "FLOWS_FALLBACK" in os.environ:
     DISPATCHER["recover_every"] = timedelta(seconds=1)
