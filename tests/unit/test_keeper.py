@@ -28,8 +28,9 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def keeper() -> Iterator[Keeper]:
+def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     """Give one of a pool of greenlets with two loops; it has no pool, and looks when it is asked to."""
+    monkeypatch.setattr(Keeper, "wake", Mock())
     made = object.__new__(Keeper)
     made.shared, made._seats, made._to_terminate = Shared(), {index: Seat(index, 0.0) for index in range(2)}, {}
     made.options = Options(worker=uuid4(), hostname="here", tasks=["noop"], is_forked=False)
@@ -49,7 +50,7 @@ def test_a_call_that_runs_is_terminated_at_once(keeper: Keeper, interrupted: lis
 def test_a_call_that_a_loop_has_taken_is_terminated_as_it_begins(keeper: Keeper, interrupted: list[int]) -> None:
     place = keeper.shared.place(0)
     place.begin_trip()
-    assert keeper.terminate(CALL, signal.SIGTERM) is None, "the answer of the trip may bring it"
+    keeper.terminate_started(CALL, signal.SIGTERM)  # the answer of the trip may bring it
     place.hold([(CALL, TICKET)])
     place.end_trip()
     keeper.look()
@@ -63,7 +64,8 @@ def test_a_call_that_a_loop_has_taken_is_terminated_as_it_begins(keeper: Keeper,
 
 def test_a_call_that_no_loop_has_is_not_terminated_when_it_runs_later(keeper: Keeper, interrupted: list[int]) -> None:
     place = keeper.shared.place(0)
-    assert keeper.terminate(CALL, signal.SIGTERM) is None
+    keeper.terminate_started(CALL, signal.SIGTERM)
+    keeper.look()
     place.hold([(CALL, TICKET)])
     place.run(RUNS)
     keeper.look()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from celery import Celery
@@ -52,5 +53,9 @@ def test_the_event_of_a_retry_names_its_cause() -> None:
     task = SimpleNamespace(send_events=True)
     info = TraceInfo("RETRY", Retry("again", ValueError("cause"), 2))
     pipe.ended(task, {"id": "one"}, info, None, 0.1)
-    (event,) = pipe.lines()
-    assert (event["kind"], event["uuid"], event["exception"]) == ("task-retried", "one", "ValueError('cause')")
+    pipe.end()
+    sent = Mock()
+    pipe.pass_on(lambda: sent)
+    ((kind,), event), *others = sent.send.call_args_list
+    assert not others
+    assert (kind, event["uuid"], event["exception"]) == ("task-retried", "one", "ValueError('cause')")
