@@ -101,13 +101,8 @@ class DispatchedRequest(Request):
             return
         is_crash = isinstance(error, WorkerLostError)
         gone = InFlight(call_id=UUID(self.id), ticket=self.ticket, claim=self.claim_id)
-
-        def lose() -> None:
-            engine.lose([gone], error, is_crash=is_crash)
-            if isinstance(error, Terminated):
-                revoke.cancel_if_revoked(gone.call_id)
-
-        heartbeat.in_background(f"end the attempt of call {self.id}, which keeps its slots until its lease ends", lose)
+        what = f"end the attempt of call {self.id}, which keeps its slots until its lease ends"
+        heartbeat.in_background(what, partial(revoke.lose, gone, error, is_crash=is_crash))
 
 
 class DispatchedTask(DjangoTask):

@@ -14,7 +14,7 @@ from celery.utils.imports import symbol_by_name
 from celery.worker import WorkController
 from celery.worker.request import Request
 
-from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, revoke, ticket_of
+from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, ticket_of
 from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.celery.periodic import PeriodicTasks
 from dispatcher.celery.unknown import UnknownTasks
@@ -123,7 +123,6 @@ def join_worker(sender: WorkController, **_: Any) -> None:
     """Give a worker that starts the dispatcher's part of it, whatever the base class of its tasks."""
     sender.app.steps["worker"].update((Fence, KeptConnections, Presence, PeriodicTasks))
     sender.app.steps["consumer"].add(UnknownTasks)
-    revoke.listen()
 
 
 @signals.worker_process_init.connect

@@ -1,11 +1,14 @@
-"""Celery's remote commands reach calls that loops run: `inspect active`, `revoke` with `terminate`, and `terminate`."""
+"""Celery's remote commands reach calls: `inspect active` those of loops, `revoke` and `terminate` those that wait, too.
+
+Every worker gets a command.
+"""
 
 import inspect
 import logging
 import signal as signals
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial, wraps
 from time import monotonic, time
 from typing import Any
 from uuid import UUID
@@ -14,8 +17,9 @@ from celery.utils.functional import maybe_list
 from celery.worker import state as worker_state
 from celery.worker.control import Panel, nok
 
-from dispatcher.celery import revoke
-from dispatcher.worker.keeper import keeper_of
+from dispatcher.celery import heartbeat, revoke
+from dispatcher.messages.tickets import uuid_of
+from dispatcher.worker.keeper import Keeper, keeper_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,59 +27,34 @@ _TERM = "SIGTERM"
 
 
 def listen() -> None:
-    """Let this worker's commands reach the calls of its loops."""
+    """Let this worker's commands reach the calls that wait, and those of its loops."""
     for name, reaching in (("active", _listing), ("revoke", _ending), ("terminate", _ending)):
         command = Panel.data[name]
-        if not hasattr(command, "reaches_loops"):
+        if not hasattr(command, "reaches_calls"):
             Panel.data[name] = reaching(command)
-            Panel.data[name].reaches_loops = True
+            Panel.data[name].reaches_calls = True
     Panel.data["dump_active"] = Panel.data["active"]
-    revoke.after_revoke[:] = [_end_started]
-
-
-def _listing(command: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(command)
-    def active(state: Any, *args: Any, **kwargs: Any) -> Any:
-        keeper = keeper_of(state.consumer.controller)
-        ours = [] if keeper is None else keeper.running()
-        began = time() - monotonic()
-        return [
-            *command(state, *args, **kwargs),
-            *(
-                {
-                    "id": str(running.call),
-                    "name": running.task,
-                    "args": [],
-                    "kwargs": {},
-                    "type": running.task,
-                    "hostname": state.hostname,
-                    "time_start": began + running.began,
-                    "acknowledged": True,
-                    "delivery_info": {"exchange": "", "routing_key": "", "priority": None, "redelivered": False},
-                    "worker_pid": pid,
-                }
-                for running, pid in ours
-            ),
-        ]
-
-    return active
 
 
 class _Request:
-    """Stands for a call of a loop where Celery's command looks for requests; the keeper ends it."""
+    """Stands for a call of a loop where Celery's commands look for requests; the keeper ends it."""
 
-    def __init__(self, call: str) -> None:
-        """Be known by the call's id."""
-        self.id = call
+    def __init__(self, call: object, **facts: Any) -> None:
+        """Be known by the call's id. facts: what `inspect active` shows of it."""
+        self.id, self._facts = str(call), facts
+
+    def info(self, **_: Any) -> Mapping[str, Any]:
+        """Return what Celery shows of a request."""
+        return {"id": self.id, **self._facts}
 
     def terminate(self, *_: Any, **__: Any) -> None:
         """Leave it to the keeper."""
 
 
 @contextmanager
-def _shown(calls: Iterable[str]) -> Iterator[None]:
+def _shown(requests: Iterable[_Request]) -> Iterator[None]:
     """Show calls to Celery as active requests: the result of one that it does not know would be "revoked" from now."""
-    shown = {call: _Request(call) for call in calls}
+    shown = {request.id: request for request in requests}
     worker_state.requests.update(shown)
     worker_state.active_requests.update(shown.values())
     try:
@@ -86,23 +65,49 @@ def _shown(calls: Iterable[str]) -> Iterator[None]:
             worker_state.requests.pop(call, None)
 
 
+def _listing(command: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(command)
+    def active(state: Any, *args: Any, **kwargs: Any) -> Any:
+        keeper, began = keeper_of(state.consumer.controller), time() - monotonic()
+        requests = (
+            _Request(
+                running.call,
+                name=running.task,
+                args=[],
+                kwargs={},
+                type=running.task,
+                hostname=state.hostname,
+                time_start=began + running.began,
+                acknowledged=True,
+                delivery_info={"exchange": "", "routing_key": "", "priority": None, "redelivered": False},
+                worker_pid=pid,
+            )
+            for running, pid in (() if keeper is None else keeper.running())
+        )
+        with _shown(requests):
+            return command(state, *args, **kwargs)
+
+    return active
+
+
 def _ending(command: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(command)
 
     @wraps(command)
-    def ending(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
+    def ending(state: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(state, *args, **kwargs)
         bound.apply_defaults()
-        given = bound.arguments
-        keeper = keeper_of(given["state"].consumer.controller)
-        with _shown([] if keeper is None else [str(call) for call, _ in keeper.held()]):
-            answer = command(*args, **kwargs)
-        if keeper is not None and (number := _signal_of(given)):
-            for call in maybe_list(given["task_id"]) or []:
-                with suppress(ValueError):
-                    if (refusal := keeper.terminate(UUID(str(call)), number)) is not None:
-                        logger.warning(refusal)
-                        answer = nok(refusal)
+        given, number = bound.arguments, _signal_of(bound.arguments)
+        calls = [call for each in maybe_list(given["task_id"]) or [] if (call := uuid_of(str(each))) is not None]
+        keeper: Keeper | None = keeper_of(state.consumer.controller)
+        with _shown(_Request(call) for call, _ in (() if keeper is None else keeper.held())):
+            answer = command(state, *args, **kwargs)
+        if calls:
+            heartbeat.in_background("cancel calls that were revoked", partial(_revoke, calls, keeper, number))
+        if keeper is not None and number:
+            for refusal in filter(None, [keeper.terminate(call, number) for call in calls]):
+                logger.warning(refusal)
+                answer = nok(refusal)
         return answer
 
     return ending
@@ -115,9 +120,9 @@ def _signal_of(given: Mapping[str, Any]) -> int:
     return int(getattr(signals, str(given.get("signal") or _TERM), signals.SIGTERM))
 
 
-def _end_started(calls: Iterable[UUID], given: Mapping[str, Any]) -> None:
-    """End what has started between the command and the time at which the rows said that it was revoked."""
-    keeper = keeper_of(given["state"].consumer.controller)
-    if keeper is not None and (number := _signal_of(given)):
+def _revoke(calls: Sequence[UUID], keeper: Keeper | None, number: int) -> None:
+    """Revoke calls, and end what has started between the command and the time at which the rows say so."""
+    revoke.revoke(calls)
+    if keeper is not None and number:
         for call in calls:
             keeper.terminate_started(call, number)

@@ -10,7 +10,7 @@ from uuid import UUID
 from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery
 
-from dispatcher import engine, sql
+from dispatcher import sql
 from dispatcher.celery import failures, heartbeat, results, revoke
 from dispatcher.ending import InFlight
 from dispatcher.engine import direct, ends
@@ -98,9 +98,7 @@ class Deaths:
         if running is not None and all(each.ticket != running.ticket for each in unrecorded):
             is_crash = isinstance(error, WorkerLostError)
             gone = InFlight(call_id=running.call, ticket=running.ticket, claim=running.ticket)
-            engine.lose([gone], error, is_crash=is_crash)
-            if isinstance(error, Terminated):
-                revoke.cancel_if_revoked(running.call)
+            revoke.lose(gone, error, is_crash=is_crash)
         over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())
         direct.give_back([each for each in held if each[1] not in over])
         wake.delete([process])

@@ -12,7 +12,6 @@ from celery.worker import state as worker_state
 from celery.worker.control import Panel
 
 from dispatcher import api
-from dispatcher.celery import revoke
 from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import State
@@ -29,7 +28,6 @@ pytestmark = [committed, pytest.mark.usefixtures("nothing_ran")]
 @pytest.fixture(autouse=True)
 def _commands() -> Iterator[None]:
     before = dict(Panel.data)
-    revoke.listen()
     worker_control.listen()
     yield
     Panel.data.update(before)
@@ -176,6 +174,6 @@ def test_a_revoke_that_came_before_the_call_was_committed_cancels_its_message(br
 
 def test_a_worker_changes_its_commands_once() -> None:
     first = Panel.data["revoke"]
-    revoke.listen()
+    worker_control.listen()
     assert Panel.data["revoke"] is first
     assert signals.task_revoked.receivers
