@@ -24,21 +24,38 @@ _QUEUES: Final = 65_536
 """Bytes for the queues."""
 _SIZE: Final = 16_384
 """Bytes of a place; pages that are not written take no memory."""
-_HEAD: Final = struct.Struct("<Q16siQ??")
-"""A sequence number, the process's id, its pid, how many trips it has ended, whether one is under way, and whether the
-answer of one was lost."""
+_COUNT: Final = struct.Struct("<Q")
+_WHO: Final = struct.Struct("<16si")
+"""The process's id, and its pid."""
 _RUN: Final = struct.Struct("<16s16siddd100p")
 """The call that runs, its ticket, the attempt, when it began, its soft and its hard limit (monotonic), the task."""
-_LENGTH: Final = struct.Struct("<Q")
-_RUN_AT: Final = _HEAD.size
-_CONDEMNED_AT: Final = _RUN_AT + _RUN.size
-_HELD_AT: Final = _CONDEMNED_AT + 1
+_TRIPS_AT: Final = 0
+"""Counts the beginnings and the ends of trips: it is odd while one is under way."""
+_WHO_AT: Final = _TRIPS_AT + _COUNT.size
+_LOST_AT: Final = _WHO_AT + _WHO.size
+"""Whether the answer of a trip was lost."""
+_CONDEMNED_AT: Final = _LOST_AT + 1
+_RUN_AT: Final = _CONDEMNED_AT + 1
+_TICKET_AT: Final = _RUN_AT + 16
+_HELD_AT: Final = _RUN_AT + _RUN.size
 _MOST_HELD: Final = 64
-_ENDS_AT: Final = _HELD_AT + 8 + 32 * _MOST_HELD
+_ENDS_AT: Final = _HELD_AT + _COUNT.size + 32 * _MOST_HELD
 _NONE: Final = bytes(16)
 _NAP_S: Final = 0.002
-_READS: Final = 50
-"""How often a record is read that is being written."""
+
+
+def _text(memory: memoryview, at: int) -> bytes:
+    """Return a text that lies behind its length."""
+    (length,) = _COUNT.unpack_from(memory, at)
+    return bytes(memory[at + _COUNT.size : at + _COUNT.size + length])
+
+
+def _write(memory: memoryview, at: int, text: bytes, *, behind: int = 0) -> None:
+    """Write a text behind so many bytes of the one that is there; while it is written, there are only these."""
+    _COUNT.pack_into(memory, at, behind)
+    start = at + _COUNT.size + behind
+    memory[start : start + len(text)] = text
+    _COUNT.pack_into(memory, at, behind + len(text))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,99 +74,94 @@ class Running:
 class Place:
     """What one loop lets the main process know."""
 
-    def __init__(self, memory: mmap.mmap, index: int) -> None:
+    def __init__(self, memory: memoryview, index: int) -> None:
         """Name the place; nothing is written."""
-        self._memory, self.index = memory, index
-        self._at = _QUEUES + index * _SIZE
+        at = _QUEUES + index * _SIZE
+        self._memory, self.index = memory[at : at + _SIZE], index
 
     def clear(self) -> None:
         """Make it ready for a loop that is about to start."""
-        self._memory[self._at : self._at + _ENDS_AT + 8] = bytes(_ENDS_AT + 8)
+        size = _ENDS_AT + _COUNT.size
+        self._memory[:size] = bytes(size)
 
     # Of the process
 
     def enter(self, process: UUID) -> None:
         """Note that this process has the place."""
-        self._write_head(process.bytes, os.getpid(), 0, is_in_trip=False, is_lost=False)
+        _WHO.pack_into(self._memory, _WHO_AT, process.bytes, os.getpid())
 
     def leave(self) -> None:
         """Note that the loop has ended in order: it holds nothing."""
-        self._write_head(_NONE, 0, 0, is_in_trip=False, is_lost=False)
+        _COUNT.pack_into(self._memory, _TRIPS_AT, 0)
+        _WHO.pack_into(self._memory, _WHO_AT, _NONE, 0)
 
     def begin_trip(self) -> None:
         """Note that a trip is under way, which may start calls that are not noted here yet."""
-        process, pid, trips, _, is_lost = self._head()
-        self._write_head(process, pid, trips, is_in_trip=True, is_lost=is_lost)
+        (count,) = _COUNT.unpack_from(self._memory, _TRIPS_AT)
+        _COUNT.pack_into(self._memory, _TRIPS_AT, count | 1)
 
     def end_trip(self, *, is_lost: bool = False) -> None:
         """Note that what the trip has started is noted. is_lost: its answer is not known."""
-        process, pid, trips, _, was_lost = self._head()
-        self._write_head(process, pid, trips + 1, is_in_trip=False, is_lost=is_lost or was_lost)
+        if is_lost:
+            self._memory[_LOST_AT] = True
+        (count,) = _COUNT.unpack_from(self._memory, _TRIPS_AT)
+        _COUNT.pack_into(self._memory, _TRIPS_AT, (count | 1) + 1)
 
     @property
     def process(self) -> UUID | None:
         """The id of the process that has the place; None: no loop runs here."""
-        found = self._head()[0]
+        found, _ = _WHO.unpack_from(self._memory, _WHO_AT)
         return None if found == _NONE else UUID(bytes=found)
 
     @property
     def pid(self) -> int:
         """The process of the operating system; 0: no loop runs here."""
-        return self._head()[1]
+        return int(_WHO.unpack_from(self._memory, _WHO_AT)[1])
 
     @property
     def trips(self) -> tuple[int, bool]:
         """How many trips have ended, and whether one is under way."""
-        _, _, trips, is_in_trip, _ = self._head()
-        return trips, is_in_trip
+        ended, is_in_trip = divmod(*_COUNT.unpack_from(self._memory, _TRIPS_AT), 2)
+        return ended, bool(is_in_trip)
 
     def take_lost(self) -> bool:
         """Return whether the answer of a trip was lost, and forget it."""
-        process, pid, trips, is_in_trip, is_lost = self._head()
-        if is_lost and not is_in_trip:
-            self._write_head(process, pid, trips, is_in_trip=False, is_lost=False)
-            return True
-        return False
+        is_lost = bool(self._memory[_LOST_AT]) and not self.trips[1]
+        if is_lost:
+            self._memory[_LOST_AT] = False
+        return is_lost
 
     # Of its calls
 
     def hold(self, starts: Iterable[tuple[UUID, UUID]]) -> None:
         """Note the calls that the loop has, with their tickets: those that wait in its batch, and the one that runs."""
         held = [call.bytes + ticket.bytes for call, ticket in starts][:_MOST_HELD]
-        at = self._at + _HELD_AT + 8
-        _LENGTH.pack_into(self._memory, at - 8, 0)
-        self._memory[at : at + 32 * len(held)] = b"".join(held)
-        _LENGTH.pack_into(self._memory, at - 8, len(held))
+        _write(self._memory, _HELD_AT, b"".join(held))
 
     @property
     def held(self) -> list[tuple[UUID, UUID]]:
         """The calls that the loop has, with their tickets."""
-        (count,) = _LENGTH.unpack_from(self._memory, self._at + _HELD_AT)
-        at = self._at + _HELD_AT + 8
-        pairs = [self._memory[at + 32 * n : at + 32 * n + 32] for n in range(count)]
-        return [(UUID(bytes=pair[:16]), UUID(bytes=pair[16:])) for pair in pairs]
+        held = _text(self._memory, _HELD_AT)
+        ids = [UUID(bytes=held[at : at + 16]) for at in range(0, len(held), 16)]
+        return list(zip(ids[::2], ids[1::2], strict=True))
 
     def run(self, running: Running | None) -> None:
         """Note the call that runs now."""
-        if running is None:
-            # The ticket first: without it there is none.
-            self._memory[self._at + _RUN_AT + 16 : self._at + _RUN_AT + 32] = _NONE
-            return
-        # The ticket last: with it there is one.
-        each = running
-        packed = _RUN.pack(
-            each.call.bytes, _NONE, each.attempt, each.began, each.soft, each.hard, each.task[-99:].encode()[-99:]
-        )
-        self._memory[self._at + _RUN_AT : self._at + _RUN_AT + _RUN.size] = packed
-        self._memory[self._at + _RUN_AT + 16 : self._at + _RUN_AT + 32] = each.ticket.bytes
+        # The ticket last, and before another one none: with it there is a call.
+        if running is not None:
+            each = running
+            task = each.task[-99:].encode()[-99:]
+            _RUN.pack_into(
+                self._memory, _RUN_AT, each.call.bytes, _NONE, each.attempt, each.began, each.soft, each.hard, task
+            )
+        self._memory[_TICKET_AT : _TICKET_AT + 16] = _NONE if running is None else running.ticket.bytes
 
     @property
     def running(self) -> Running | None:
         """The call that runs now."""
         while True:
-            call, ticket, attempt, began, soft, hard, task = _RUN.unpack_from(self._memory, self._at + _RUN_AT)
-            again = self._memory[self._at + _RUN_AT + 16 : self._at + _RUN_AT + 32]
-            if ticket != again:
+            call, ticket, attempt, began, soft, hard, task = _RUN.unpack_from(self._memory, _RUN_AT)
+            if ticket != self._memory[_TICKET_AT : _TICKET_AT + 16]:
                 continue
             if ticket == _NONE:
                 return None
@@ -167,7 +179,7 @@ class Place:
 
     def keep(self, ends: Sequence[Ended]) -> None:
         """Note the ends that no trip has recorded yet, these alone."""
-        _LENGTH.pack_into(self._memory, self._at + _ENDS_AT, 0)
+        _write(self._memory, _ENDS_AT, b"")
         for each in ends:
             self.add(each)
 
@@ -176,19 +188,15 @@ class Place:
 
         One with a large result finds no room: if this process is killed before its next trip, its call runs again.
         """
-        (length,) = _LENGTH.unpack_from(self._memory, self._at + _ENDS_AT)
-        at = _ENDS_AT + 8 + length
+        (length,) = _COUNT.unpack_from(self._memory, _ENDS_AT)
         kept = pickle.dumps(ended)
-        if at + len(kept) <= _SIZE:
-            self._memory[self._at + at : self._at + at + len(kept)] = kept
-            _LENGTH.pack_into(self._memory, self._at + _ENDS_AT, length + len(kept))
+        if _ENDS_AT + _COUNT.size + length + len(kept) <= _SIZE:
+            _write(self._memory, _ENDS_AT, kept, behind=length)
 
     @property
     def ends(self) -> list[Ended]:
         """The ends that no trip has recorded."""
-        (length,) = _LENGTH.unpack_from(self._memory, self._at + _ENDS_AT)
-        at = self._at + _ENDS_AT + 8
-        kept, ends = BytesIO(self._memory[at : at + length]), []
+        kept, ends = BytesIO(_text(self._memory, _ENDS_AT)), []
         with suppress(EOFError):
             while True:
                 ends.append(pickle.load(kept))  # noqa: S301 -- written by a process of this worker
@@ -199,27 +207,11 @@ class Place:
     @property
     def is_condemned(self) -> bool:
         """Whether the main process ends this process: it must not finish its call first."""
-        return self._memory[self._at + _CONDEMNED_AT] != 0
+        return self._memory[_CONDEMNED_AT] != 0
 
     def condemn(self) -> None:
         """Let the process end at the next signal, whatever it does."""
-        self._memory[self._at + _CONDEMNED_AT] = 1
-
-    def _head(self) -> tuple[bytes, int, int, bool, bool]:
-        for _ in range(_READS):
-            seq, process, pid, trips, is_in_trip, is_lost = _HEAD.unpack_from(self._memory, self._at)
-            if seq % 2 == 0 and _LENGTH.unpack_from(self._memory, self._at) == (seq,):
-                break
-            sleep(_NAP_S)
-        # Or the process was killed while it wrote.
-        return process, pid, trips, is_in_trip, is_lost
-
-    def _write_head(self, process: bytes, pid: int, trips: int, *, is_in_trip: bool, is_lost: bool) -> None:
-        (seq,) = _LENGTH.unpack_from(self._memory, self._at)
-        odd = seq | 1
-        _LENGTH.pack_into(self._memory, self._at, odd)
-        _HEAD.pack_into(self._memory, self._at, odd, process, pid, trips, is_in_trip, is_lost)
-        _LENGTH.pack_into(self._memory, self._at, odd + 1)
+        self._memory[_CONDEMNED_AT] = True
 
 
 class Shared:
@@ -230,7 +222,7 @@ class Shared:
 
     def __init__(self) -> None:
         """Make them, before the pool forks."""
-        self._memory = mmap.mmap(-1, _QUEUES + PLACES * _SIZE)
+        self._memory = memoryview(mmap.mmap(-1, _QUEUES + PLACES * _SIZE))
         self.events = EventPipe()
         self.leave_read, self._leave_write = os.pipe()
         os.set_blocking(self.leave_read, False)
@@ -244,8 +236,7 @@ class Shared:
     @property
     def queues(self) -> dict[str, int]:
         """The worker's direct queues, with their weights."""
-        (length,) = _LENGTH.unpack_from(self._memory, 0)
-        text = self._memory[8 : 8 + length]
+        text = _text(self._memory, 0)
         if text != self._known[0]:
             # While they are written they are those of before.
             with suppress(ValueError):
@@ -255,12 +246,10 @@ class Shared:
     def write_queues(self, queues: dict[str, int]) -> None:
         """Let the loops know the worker's direct queues. Raises ValueError where they take more than 64 KB."""
         text = json.dumps(queues).encode()
-        if len(text) > _QUEUES - 9:
+        if len(text) > _QUEUES - _COUNT.size - 1:
             message = f"the names of {len(queues)} direct queues are too long for one worker"
             raise ValueError(message)
-        _LENGTH.pack_into(self._memory, 0, 0)
-        self._memory[8 : 8 + len(text)] = text
-        _LENGTH.pack_into(self._memory, 0, len(text))
+        _write(self._memory, 0, text)
 
     @property
     def sends_events(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from math import inf
 from threading import Event, Thread
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from dispatcher.ending import Ending
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.states import Reason, State
-from dispatcher.worker import shared as module
 from dispatcher.worker.shared import Running, Shared
 
 DEADLINE = 10.0
@@ -120,33 +119,6 @@ def test_what_a_process_has_is_seen_after_it_has_died(shared: Shared) -> None:
     assert in_child(run_and_die) == 0
     assert (place.process, place.running, place.ends) == (call.ticket, call, [end])
     assert place.held == [(call.call, call.ticket)]
-
-
-def test_a_process_that_died_while_it_wrote_does_not_stop_who_reads(
-    shared: Shared, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place, process = shared.place(0), uuid4()
-
-    class Dies:
-        """Ends the process between two steps of one record."""
-
-        unpack_from = staticmethod(module._HEAD.unpack_from)  # noqa: SLF001 -- where a process is killed
-
-        @staticmethod
-        def pack_into(*_: object) -> None:
-            os._exit(9)
-
-    def enter_and_die() -> None:
-        place.enter(process)
-        monkeypatch.setattr(module, "_HEAD", Dies)
-        place.begin_trip()
-
-    assert in_child(enter_and_die) == 9
-    found: list[UUID | None] = []
-    reader = Thread(target=lambda: found.append(place.process), daemon=True)
-    reader.start()
-    reader.join(DEADLINE)
-    assert found == [process]
 
 
 def test_a_record_is_read_whole_while_it_is_written(shared: Shared) -> None:
