@@ -8,7 +8,6 @@ import logging
 import os
 import select
 import signal
-from contextlib import suppress
 from functools import partial
 from threading import Lock, Thread
 from time import monotonic, sleep
@@ -28,14 +27,13 @@ from dispatcher.worker.deaths import Deaths
 from dispatcher.worker.events import are_wanted
 from dispatcher.worker.loop import Options
 from dispatcher.worker.pool import Pool, Seat
-from dispatcher.worker.shared import PLACES, Running, Shared
+from dispatcher.worker.shared import PLACES, Running, Shared, WakePipe
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
 
 logger = logging.getLogger(__name__)
 
-_READ: Final = 4096
 _LOOK_S: Final = 0.1
 """How often it looks while calls run: so late are time limits at the most."""
 _IDLE_LOOK_S: Final = 0.3
@@ -71,9 +69,7 @@ class Keeper:
         self._queues: list[str] = []
         """Those that were looked up last."""
         self.is_closing = False
-        self._read, self._write = os.pipe()
-        for descriptor in (self._read, self._write):
-            os.set_blocking(descriptor, False)
+        self._wakes = WakePipe()
         self._thread: Thread | None = None
         self.attach(consumer)
         if options.is_forked:
@@ -92,8 +88,7 @@ class Keeper:
 
     def wake(self, **_: Any) -> None:
         """Look at once, in any thread."""
-        with suppress(BlockingIOError):
-            os.write(self._write, b"x")
+        self._wakes.wake()
 
     def close(self, **_: Any) -> None:
         """Have all loops leave after their calls."""
@@ -185,14 +180,13 @@ class Keeper:
 
     def _wait(self) -> None:
         poll = select.poll()
-        poll.register(self._read, select.POLLIN)
+        poll.register(self._wakes.descriptor, select.POLLIN)
         by_fd = {descriptor: pid for pid, descriptor in self._pidfds.items()}
         for descriptor in by_fd:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll((_LOOK_S if self.running() else _IDLE_LOOK_S) * 1_000):
-            if descriptor == self._read:
-                with suppress(BlockingIOError):
-                    os.read(self._read, _READ)
+            if descriptor == self._wakes.descriptor:
+                self._wakes.clear()
             elif descriptor in by_fd:
                 self._note_exit(by_fd[descriptor])
 

@@ -16,14 +16,13 @@ from django.db import connections
 
 from dispatcher.worker import loop
 from dispatcher.worker.loop import Loop, Options
-from dispatcher.worker.shared import Place, Running
+from dispatcher.worker.shared import Place, Running, WakePipe
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
 
 logger = logging.getLogger(__name__)
 
-_READ: Final = 4096
 _CLEAN_UP_S: Final = 0.1
 """How long a task may clean up after its hard time limit, as in Celery's pool."""
 _UNLIMITED_S: Final = 1e9
@@ -83,9 +82,7 @@ class Pool:
         """Submit nothing yet."""
         self.options, self._over = options, over
         self._to_submit: list[Seat] = []
-        self._read, self._write = os.pipe()
-        for descriptor in (self._read, self._write):
-            os.set_blocking(descriptor, False)
+        self._wakes = WakePipe()
         self.is_closing = False
 
     def attach(self, consumer: "Consumer") -> None:
@@ -93,7 +90,7 @@ class Pool:
         self.consumer = consumer
         hub: Any = getattr(consumer, "hub", None)
         if hub is not None:
-            hub.add_reader(self._read, self._on_wake)
+            hub.add_reader(self._wakes.descriptor, self._on_wake)
         self._has_hub = hub is not None and self.options.is_forked
         if self.is_solo and not isinstance(consumer.pool.on_apply, partial):
             Loop.one_by_one = Loop.one_by_one or Lock()
@@ -142,7 +139,7 @@ class Pool:
         """Have loops submitted; in the thread of the pool's event loop, where there is one."""
         self._to_submit.extend(seats)
         if self._has_hub:
-            self._wake()
+            self._wakes.wake()
         else:
             self._submit()
 
@@ -152,15 +149,10 @@ class Pool:
         Not by call_soon: what is to come in the hub's next turn is lost with a connection that breaks in this one.
         """
         if self._has_hub:
-            self._wake()
-
-    def _wake(self) -> None:
-        with suppress(BlockingIOError):
-            os.write(self._write, b"x")
+            self._wakes.wake()
 
     def _on_wake(self) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._read, _READ)
+        self._wakes.clear()
         if self._has_hub:
             if not self.is_closing:
                 self.consumer.pool.maintain_pool()
@@ -203,5 +195,5 @@ class Pool:
         """
         with Loop.one_by_one:
             done = apply(*args, **kwargs)
-        self._wake()
+        self._wakes.wake()
         return done

@@ -1,9 +1,8 @@
 """The connection of a process's trips: apart from those of its tasks, and the one on which the process is notified."""
 
-import os
 import select
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from time import monotonic
 from typing import Final
@@ -13,8 +12,8 @@ import uuid_utils.compat as uuid7
 
 from dispatcher import sql
 from dispatcher.lifecycle import claim, wake
+from dispatcher.worker.shared import WakePipe
 
-_READ: Final = 4096
 _FIRST_POLL_S: Final = 0.02
 _LONGEST_POLL_S: Final = 1.0
 
@@ -34,9 +33,9 @@ class Session:
         """Whether the process may be marked as idle."""
         self._is_woken = False
         self._is_cold = True
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
+        self._wakes = WakePipe()
+        self.interrupt: Final = self._wakes.wake
+        """End a sleep, from any thread."""
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -102,11 +101,6 @@ class Session:
         self.is_marked, self._is_cold, self._poll_s = False, False, _FIRST_POLL_S
         return self.take_woken()
 
-    def interrupt(self) -> None:
-        """End a sleep, from any thread."""
-        with suppress(BlockingIOError):
-            os.write(self._write, b"x")
-
     def sleep(self, until: float, leave: int) -> None:
         """Sleep until a monotonic time, a notification, an `interrupt`, or until `leave` can be read.
 
@@ -119,23 +113,19 @@ class Session:
         if not self._take_notice():
             # Not select(), which knows no descriptor above 1023.
             poll = select.poll()
-            for each in (self._read, leave, descriptor):
+            for each in (self._wakes.descriptor, leave, descriptor):
                 if each is not None:
                     poll.register(each, select.POLLIN)
             poll.poll(max(0.0, until - monotonic()) * 1_000)
-        self._forget_interrupts()
+        self._wakes.clear()
         self._take_notice()
 
     def sleep_for(self, seconds: float) -> None:
         """Sleep without a connection, until an `interrupt`."""
         poll = select.poll()
-        poll.register(self._read, select.POLLIN)
+        poll.register(self._wakes.descriptor, select.POLLIN)
         poll.poll(seconds * 1_000)
-        self._forget_interrupts()
-
-    def _forget_interrupts(self) -> None:
-        with suppress(BlockingIOError):
-            os.read(self._read, _READ)
+        self._wakes.clear()
 
     def take_woken(self) -> bool:
         """Return whether a sender has woken this process since the last trip, and forget it."""

@@ -42,6 +42,7 @@ _MOST_HELD: Final = 64
 _ENDS_AT: Final = _HELD_AT + _COUNT.size + 32 * _MOST_HELD
 _NONE: Final = bytes(16)
 _NAP_S: Final = 0.002
+_READ: Final = 4096
 
 
 def _text(memory: memoryview, at: int) -> bytes:
@@ -212,6 +213,26 @@ class Place:
     def condemn(self) -> None:
         """Let the process end at the next signal, whatever it does."""
         self._memory[_CONDEMNED_AT] = True
+
+
+class WakePipe:
+    """Ends the sleep of a thread that polls its descriptor: from any thread, and from the handler of a signal."""
+
+    def __init__(self) -> None:
+        """Make the pipe."""
+        self.descriptor, self._write = os.pipe()
+        for each in (self.descriptor, self._write):
+            os.set_blocking(each, False)
+
+    def wake(self) -> None:
+        """End the sleep, or the next one."""
+        with suppress(BlockingIOError):
+            os.write(self._write, b"x")
+
+    def clear(self) -> None:
+        """Forget what has ended a sleep."""
+        with suppress(BlockingIOError):
+            os.read(self.descriptor, _READ)
 
 
 class Shared:
