@@ -1,6 +1,5 @@
 """Retries that a task asks for: what `self.retry()` of a dispatched call takes, checked before anything is changed."""
 
-import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -78,10 +77,11 @@ def _changes(
 
 
 def _arguments(task: Task, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the arguments of the next attempt as JSON; where only one kind is given, the other is kept."""
+    """Return the next attempt's arguments as JSON; where only one kind is given the other is kept, as in Celery."""
     if task.name == CALL_DATA_TASK:
         raise CallInvalid("args", "a call that was sent with call_data has no arguments to replace.")
-    given, named = _merged(task, args, kwargs)
+    given = validate.sequence("args", task.request.args if args is None else args)
+    named = dict(validate.mapping("kwargs", task.request.kwargs if kwargs is None else kwargs) or {})
     if task.typing and (check := getattr(task, "__header__", None)):
         check(*given, **named)
     texts = {
@@ -90,30 +90,6 @@ def _arguments(task: Task, args: Sequence[Any] | None, kwargs: Mapping[str, Any]
     }
     send.check_size(texts.values())
     return texts
-
-
-def _merged(
-    task: Task, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
-) -> tuple[list[Any], dict[str, Any]]:
-    """Replace arguments as Celery does: one that is now given in the other way is not given twice."""
-    had, had_named = list(task.request.args or ()), dict(task.request.kwargs or {})
-    if args is not None and kwargs is not None:
-        return validate.sequence("args", args), dict(validate.mapping("kwargs", kwargs) or {})
-    parameters = inspect.signature(task.run).parameters
-    by_place = [
-        name
-        for name, parameter in parameters.items()
-        if parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
-    ]
-    if args is not None:
-        given = validate.sequence("args", args)
-        taken = set(by_place[: len(given)])
-        return given, {name: value for name, value in had_named.items() if name not in taken}
-    named = dict(validate.mapping("kwargs", kwargs) or {})
-    for place, name in enumerate(by_place[: len(had)]):
-        if name in named and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            had[place] = named.pop(name)
-    return had, {**had_named, **named}
 
 
 def _expiry(task: Task, expires: object) -> dict[str, Any]:
