@@ -2,21 +2,23 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from celery import current_task
+
 from dispatcher import groups, sql, validate
 from dispatcher import lanes as lanes_of
 from dispatcher.engine import compose, dispenser, sent
-from dispatcher.errors import CallInvalid, KeyNotFound, PolicyInvalid
+from dispatcher.errors import CallInvalid, ConfigurationError, KeyNotFound, PolicyInvalid
 from dispatcher.groups import any_of
 from dispatcher.history import By
 from dispatcher.lanes import mixture
 from dispatcher.lifecycle import control, oversized
 from dispatcher.limits.policy import Policy
-from dispatcher.messages.current import CurrentCall, current_call
+from dispatcher.messages.tickets import CHOSEN_HEADER, headers_of, ticket_in
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.request import Call
 
@@ -179,6 +181,37 @@ def activate(calls: Calls) -> list[UUID]:
 def run_now(calls: Calls) -> list[UUID]:
     """Move calls to the front of their lanes, whatever time they were sent for; return their ids. Limits still hold."""
     return _moved(control.run_now(validate.call_ids(calls)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurrentCall:
+    """The call that a task runs for."""
+
+    id: UUID
+    chosen_keys: Mapping[str, str] = field(default_factory=dict)
+    """The key that was chosen for this attempt, by the pattern of each `any_of`."""
+
+    @property
+    def key(self) -> str | None:
+        """The key that was chosen for this attempt; None for a call without `any_of`.
+
+        Raises ConfigurationError for a call with several of them.
+        """
+        if len(self.chosen_keys) > 1:
+            message = f"the call has several any_of: read chosen_keys[pattern], of {', '.join(self.chosen_keys)}."
+            raise ConfigurationError(message)
+        return next(iter(self.chosen_keys.values()), None)
+
+
+def current_call() -> CurrentCall | None:
+    """Return the call that the current task runs for; None outside of one, or if it came without the dispatcher."""
+    request = current_task.request if current_task else None
+    if request is None or request.called_directly:
+        return None
+    headers = headers_of(request)
+    if ticket_in(headers, request.id) is None:
+        return None
+    return CurrentCall(id=UUID(request.id), chosen_keys=headers.get(CHOSEN_HEADER) or {})
 
 
 def _limited() -> None:

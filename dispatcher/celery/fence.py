@@ -1,11 +1,16 @@
 """The fence: every task of a worker claims the call of a message with a ticket, whatever the class of the task is.
 
 It gets a subclass of its class that claims. That happens when a worker starts, in each process that it forks or spawns,
-at the first send, and before a task runs eagerly.
+at the first send, and before a task runs eagerly. Calls of tasks that the worker does not know, which Celery would
+fail, are put back.
 """
 
+import logging
+from collections.abc import Callable
+from functools import partial
 from types import new_class
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from celery import Celery, Task, bootsteps, current_app, signals
 from celery.app import trace
@@ -14,12 +19,20 @@ from celery.utils.imports import symbol_by_name
 from celery.worker import WorkController
 from celery.worker.request import Request
 
-from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, ticket_of
+from dispatcher import engine
+from dispatcher.celery import DispatchedRequest, DispatchedTask, attempt_of, heartbeat, ticket_of
 from dispatcher.celery.heartbeat import KeptConnections, Presence
 from dispatcher.celery.periodic import PeriodicTasks
-from dispatcher.celery.unknown import UnknownTasks
 from dispatcher.conf import conf
+from dispatcher.engine import workers
 from dispatcher.limited import keys_of, routers_of
+from dispatcher.messages.tickets import ticket_in
+
+if TYPE_CHECKING:
+    # Not while Django is set up: an SDK that traces tasks patches what the consumer imports.
+    from celery.worker.consumer import Consumer
+
+logger = logging.getLogger(__name__)
 
 
 class Claiming(Task):
@@ -116,6 +129,52 @@ class Fence(bootsteps.StartStopStep):
     def start(self, worker: WorkController) -> None:
         """Fence what was registered since, before the worker takes messages."""
         fence_all(worker.app)
+
+
+class UnknownTasks(bootsteps.Step):
+    """Lets the worker's consumer put the calls of unknown tasks back.
+
+    Celery itself stores the failure of such a message in the result backend, before it sends `task_unknown`.
+    """
+
+    def __init__(self, consumer: "Consumer", **kwargs: Any) -> None:
+        """Wrap the consumer's handler of unknown tasks."""
+        super().__init__(consumer, **kwargs)
+        consumer.on_unknown_task = partial(_on_unknown_task, consumer, consumer.on_unknown_task)
+
+
+def _on_unknown_task(
+    consumer: "Consumer", refuse: Callable[..., None], body: Any, message: Any, exc: Exception
+) -> None:
+    """Put back a call whose task this worker does not know; no attempt is spent."""
+    if (ticket := ticket_of_message(message)) is None:
+        refuse(body, message, exc)
+        return
+    message.ack_log_error(logger, consumer.connection_errors)
+    name, call = message.headers["task"], message.headers["id"]
+    logger.warning("this worker has no task %s; its call %s waits for a worker that has it", name, call)
+    heartbeat.in_background(
+        f"put back call {call}, which keeps its slots until its lease ends",
+        partial(workers.return_unknown, UUID(call), ticket),
+    )
+
+
+@signals.task_rejected.connect
+def fail_rejected(message: Any, exc: Exception | None, **_: Any) -> None:
+    """Record a failed attempt of a call whose message Celery can't read and drops."""
+    ticket = ticket_of_message(message)
+    if ticket is not None and exc is not None:
+        call = message.headers["id"]
+        heartbeat.in_background(
+            f"fail call {call}, which keeps its slots until its lease ends",
+            partial(engine.fail_unread, UUID(call), ticket, exc),
+        )
+
+
+def ticket_of_message(message: Any) -> UUID | None:
+    """Return the ticket that a message carries; None if it came without the dispatcher."""
+    headers = message.headers or {}
+    return ticket_in(headers, headers.get("id"))
 
 
 @signals.worker_init.connect

@@ -31,7 +31,7 @@ from dispatcher.messages import broker
 from dispatcher.messages.tickets import TICKET_HEADER
 
 if TYPE_CHECKING:
-    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.fence
 
 logger = logging.getLogger(__name__)
 

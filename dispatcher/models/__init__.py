@@ -1,8 +1,7 @@
 """The tables."""
 
 from dispatcher.models.calls import CallQueue, NextPosition, Slot
-from dispatcher.models.changes import KeyChange
-from dispatcher.models.keys import Block, RateLimitKey, Share, Start
+from dispatcher.models.keys import Block, KeyChange, RateLimitKey, Share, Start
 from dispatcher.models.lanes import Lane, LaneSite, Note
 from dispatcher.models.queues import Queue
 from dispatcher.models.record import Clock

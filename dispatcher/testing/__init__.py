@@ -4,8 +4,7 @@ Plain context managers and functions; `dispatcher.testing.plugin` has them as fi
 broker, and all but `worker` also work within Django's `TestCase`.
 """
 
-from dispatcher.testing.clock import at
-from dispatcher.testing.running import drain, inline, perform
+from dispatcher.testing.running import at, drain, inline, perform
 from dispatcher.testing.sends import Captured, Sent, capture
 from dispatcher.testing.workers import worker
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -12,6 +12,7 @@ from celery.app.trace import build_tracer
 
 from dispatcher import sql, validate
 from dispatcher.engine import compose, direct, sent
+from dispatcher.errors import CallInvalid
 from dispatcher.lifecycle import control, oversized, publish, schedule
 from dispatcher.lifecycle.send import Draft
 from dispatcher.lifecycle.take import Start, Taker
@@ -19,7 +20,6 @@ from dispatcher.messages import broker
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import DUE, TERMINAL, Delivery, State
-from dispatcher.testing.clock import at
 from dispatcher.testing.sends import replaced
 from dispatcher.worker import call
 from dispatcher.worker.call import Run
@@ -46,6 +46,23 @@ _STEP: Final = timedelta(milliseconds=25)
 _write = sent.write
 
 
+@contextmanager
+def at(moment: datetime) -> Iterator[None]:
+    """Stop the clock of calls at a moment: what is due, what limits allow and what is written goes by it.
+
+    It is the clock of this process's threads and of no other's. Task code that asks for the time has its own. Raises
+    CallInvalid for a time without a zone.
+    """
+    checked = validate.moment("moment", moment)
+    if checked is None:
+        raise CallInvalid("moment", "required: give a time with a zone.")
+    before, sql.Clock.at = sql.Clock.at, checked
+    try:
+        yield
+    finally:
+        sql.Clock.at = before
+
+
 def drain(*, until: datetime | None = None, with_scheduled: bool = False, with_limits: bool = False) -> Counter[str]:
     """Run the calls that wait, and those that these send, until none is left that may go; return how many by state.
 
@@ -57,7 +74,7 @@ def drain(*, until: datetime | None = None, with_scheduled: bool = False, with_l
     """
     until = validate.moment("until", until)
     before = _attempts()
-    with _player(with_limits=with_limits) as player, at(sql.now()) if until else _as_it_is():
+    with _player(with_limits=with_limits) as player, at(sql.now()) if until else nullcontext():
         while player.play(with_scheduled=with_scheduled) or _go_on(until):
             pass
     after = _attempts()
@@ -120,11 +137,6 @@ def perform(
         player.step([queue])
     call.refresh_from_db()
     return call
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield
 
 
 class _Player:

@@ -30,7 +30,7 @@ from dispatcher.worker.pool import Pool, Seat
 from dispatcher.worker.shared import PLACES, Running, Shared, WakePipe
 
 if TYPE_CHECKING:
-    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.fence
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from dispatcher.worker.loop import Loop, Options
 from dispatcher.worker.shared import Place, Running, WakePipe
 
 if TYPE_CHECKING:
-    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.fence
 
 logger = logging.getLogger(__name__)
 

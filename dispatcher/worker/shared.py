@@ -122,8 +122,8 @@ class Place:
     @property
     def trips(self) -> tuple[int, bool]:
         """How many trips have ended, and whether one is under way."""
-        ended, is_in_trip = divmod(*_COUNT.unpack_from(self._memory, _TRIPS_AT), 2)
-        return ended, bool(is_in_trip)
+        (count,) = _COUNT.unpack_from(self._memory, _TRIPS_AT)
+        return count // 2, count % 2 == 1
 
     def take_lost(self) -> bool:
         """Return whether the answer of a trip was lost, and forget it."""

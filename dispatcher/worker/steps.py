@@ -15,7 +15,7 @@ from dispatcher.worker.loop import Options
 from dispatcher.worker.shared import Shared
 
 if TYPE_CHECKING:
-    from celery.worker.consumer import Consumer  # see dispatcher.celery.unknown
+    from celery.worker.consumer import Consumer  # see dispatcher.celery.fence
 
 
 class LoopMemory(bootsteps.StartStopStep):

@@ -23,7 +23,6 @@ from celery.worker import state
 from django.db import DatabaseError, transaction
 
 from dispatcher.errors import RateLimited
-from dispatcher.messages.current import current_call
 
 # A project may have tasks of its own class, or of Celery's.
 OWN = None if os.environ.get("FLOWS_PLAIN") else "dispatcher.celery:DispatchedTask"
@@ -129,6 +128,8 @@ if not os.environ.get("FLOWS_OLD"):
 @app.task(bind=True)
 def chosen(self: Task, refused: str = "", seconds: float = 0.0) -> str | None:
     """Return the key that was chosen for the attempt; be refused by the provider under one key."""
+    from dispatcher.api import current_call  # noqa: PLC0415 -- Django's apps are ready here
+
     note("run", self)
     call = current_call()
     assert call is not None

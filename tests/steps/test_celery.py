@@ -10,7 +10,7 @@ from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
 
 from dispatcher import api, engine
-from dispatcher.celery import DispatchedRequest, unknown
+from dispatcher.celery import DispatchedRequest, fence
 from dispatcher.ending import completed
 from dispatcher.errors import RateLimited
 from dispatcher.lifecycle.run import Returned, Unstored, ending_of
@@ -80,7 +80,7 @@ def test_a_message_with_the_headers_of_a_call_is_not_the_calls(broker: Broker, t
     do.apply_async(task_id=task_id, headers=passed_on)
     (message,) = broker.take()
     request = DispatchedRequest(message, app=broker.app, task=broker.app.tasks[do.name])
-    assert (request.ticket, request.claim_id, unknown.ticket_of(message)) == (None, None, None)
+    assert (request.ticket, request.claim_id, fence.ticket_of_message(message)) == (None, None, None)
     assert do.apply(task_id=task_id, headers=passed_on).get() == "done"
     assert states([call]) == [State.DISPATCHED]
 

@@ -11,7 +11,7 @@ from celery import signals
 
 from dispatcher import engine, reports, sql
 from dispatcher.audit import audit
-from dispatcher.celery.unknown import UnknownTasks
+from dispatcher.celery.fence import UnknownTasks
 from dispatcher.engine import workers
 from dispatcher.lifecycle import finish, heartbeat
 from dispatcher.models import CallQueue, Slot

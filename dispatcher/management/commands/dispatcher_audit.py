@@ -2,20 +2,26 @@
 
 import json
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, InterfaceError
 
-from dispatcher.audit import Report, audit
-from dispatcher.management import audit_table
+from dispatcher.audit import EXAMPLES, Found, Report, audit
+from dispatcher.audit.invariants import UNSEEN
 from dispatcher.management.command import console, explained
+from dispatcher.management.key_table import Paint, rows
 from dispatcher.sql import faults
 
 LONGEST: Final = 600.0
 BROKEN: Final = 1
 UNKNOWN: Final = 2
+_GOOD: Final[dict[str, Any]] = {"fg": "green"}
+_BAD: Final[dict[str, Any]] = {"fg": "red", "opts": ("bold",)}
+_MILD: Final[dict[str, Any]] = {"fg": "yellow"}
 
 
 class Command(BaseCommand):
@@ -52,7 +58,7 @@ class Command(BaseCommand):
         """Print the findings. Raises CommandError for a bad argument, or if the database is unavailable."""
         report = _audit(repair=repair, settle=_span(settle))
         with console(self.stdout, no_color=no_color) as screen:
-            lines = audit_table.render(report, screen.paint, repairs=repair)
+            lines = _render(report, screen.paint, repairs=repair)
             text = json.dumps(report.as_json(), indent=2) if is_json else "\n".join(lines)
             self.stdout.write(f"{text}\n")
         if not report.is_ok:
@@ -75,3 +81,52 @@ def _audit(*, repair: bool, settle: timedelta | None) -> Report:
     except (DatabaseError, InterfaceError) as fault:
         message = faults.in_words(fault) or f"The database query failed: {fault}"
         raise CommandError(message, returncode=UNKNOWN) from fault
+
+
+def _render(report: Report, paint: Paint, *, repairs: bool) -> Iterator[str]:
+    """Yield a table of all checks, the findings, the verdict."""
+    repaired = [("Repaired", [str(found.repaired) for found in report.found])] if repairs else []
+    header, *lines = rows(
+        [
+            ("Check", [found.check.name for found in report.found]),
+            ("Invariant", [str(found.check.invariant) for found in report.found]),
+            ("Findings", [f"{found.count:,}" for found in report.found]),
+            *repaired,
+        ]
+    )
+    yield paint(header, opts=("bold",))
+    for found, line in zip(report.found, lines, strict=True):
+        yield paint(line, **_BAD if found.count else _MILD if found.repaired else {})
+    for found in report.found:
+        if found.count:
+            yield from _example_lines(found, partial(paint, **_BAD))
+    for note in report.notes:
+        if note.count:
+            yield from _example_lines(note, partial(paint, **_MILD))
+    yield f"\n{UNSEEN}\n"
+    yield from _verdict(report, paint, repairs=repairs)
+
+
+def _example_lines(found: Found, paint: Paint) -> Iterator[str]:
+    what = "note" if found.check.invariant is None else f"invariant {found.check.invariant}"
+    yield paint(f"\n{found.check.name} ({what}), {found.count:,}: {found.check.sentence}")
+    for finding in found.findings[:EXAMPLES]:
+        facts = ", ".join(f"{name} {_word(fact)}" for name, fact in finding.facts.items())
+        yield f"  {finding.what}: {facts}"
+    if found.count > EXAMPLES:
+        yield f"  and {found.count - EXAMPLES:,} more"
+
+
+def _word(fact: object) -> str:
+    return "-" if fact is None else str(fact)
+
+
+def _verdict(report: Report, paint: Paint, *, repairs: bool) -> Iterator[str]:
+    if repairs:
+        yield paint(f"Repaired: {report.repaired:,} (expected: 0)", **_MILD if report.repaired else _GOOD)
+    count = sum(found.count for found in report.found)
+    at = f"{report.checked_at:%Y-%m-%d %H:%M:%S %Z}"
+    if report.is_ok:
+        yield paint(f"✓ Every invariant that rows can show holds, {at}", **_GOOD)
+    else:
+        yield paint(f"✗ {count:,} finding{'' if count == 1 else 's'}, {at}", **_BAD)
