@@ -20,7 +20,7 @@ from dispatcher.models import CallQueue
 from dispatcher.states import State
 from dispatcher.worker.loop import Options
 from dispatcher.worker.pool import Seat
-from dispatcher.worker.shared import Place, Running, Shared
+from dispatcher.worker.shared import Place, Running, Shared, tickets_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +32,16 @@ _NAP_S: Final = 0.02
 class Deaths:
     """Deals with what the processes of one worker had. `places` returns those of the loops that there are."""
 
-    def __init__(self, shared: Shared, options: Options, places: Callable[[], Iterable[int]]) -> None:
+    def __init__(self, shared: Shared, options: Options, places: Callable[[], Iterable[Place]]) -> None:
         """Deal with nothing yet."""
         self._shared, self._options, self._places = shared, options, places
         self._unsettled: set[UUID] = set()
         """The tickets of dead processes, and of ends that loops have left, until they are dealt with: nothing else may
         give their calls back."""
 
-    def record(self, seat: Seat, unrecorded: list[Ended]) -> None:
+    def record(self, seat: Seat) -> None:
         """Record the ends that a loop has left which it could not; its place may be used again after that."""
-        if unrecorded:
+        if unrecorded := seat.place.ends:
             self._unsettled.update(each.ticket for each in unrecorded)
             heartbeat.in_background(f"record what process {seat.pid} had left", partial(self._record, unrecorded))
 
@@ -49,9 +49,9 @@ class Deaths:
         """Give back what trips have started that no loop has: their answers were lost."""
         heartbeat.in_background("give back what lost answers had started", self._give_back_lost)
 
-    def settle(self, app: Celery, seat: Seat, place: Place, process: UUID) -> None:
+    def settle(self, app: Celery, seat: Seat, process: UUID) -> None:
         """Have what a dead process had recorded, or given back; its place may be used again after that."""
-        running, held, unrecorded = place.running, place.held, place.ends
+        running, held, unrecorded = seat.place.running, seat.place.held, seat.place.ends
         self._unsettled.update(_tickets(held, unrecorded))
         error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
         if running is not None:
@@ -108,7 +108,7 @@ class Deaths:
     def _give_back_lost(self) -> None:
         """Give back what trips have started that no loop has: their answers were lost."""
         started = direct.started(self._options.worker)
-        known = self._shared.known([*self._places()], patience_s=1.0) if started else set()
+        known = tickets_of(self._places(), patience_s=1.0) if started else set()
         if known is None:
             self.give_back_lost()
             return

@@ -27,7 +27,7 @@ from dispatcher.worker.deaths import Deaths
 from dispatcher.worker.events import are_wanted
 from dispatcher.worker.loop import Options
 from dispatcher.worker.pool import Pool, Seat
-from dispatcher.worker.shared import PLACES, Running, Shared, WakePipe
+from dispatcher.worker.shared import PLACES, Place, Running, Shared, WakePipe
 
 if TYPE_CHECKING:
     from celery.worker.consumer import Consumer  # see dispatcher.celery.fence
@@ -54,7 +54,7 @@ class Keeper:
         self.shared, self.options = shared, options
         self._seats: dict[int, Seat] = {}
         self.pool = Pool(options, self._over)
-        self._deaths = Deaths(shared, options, lambda: [*self._seats])
+        self._deaths = Deaths(shared, options, lambda: self._places)
         self._lock = Lock()
         self._given_up: set[int] = set()
         """The places of loops that did not begin in time."""
@@ -103,12 +103,11 @@ class Keeper:
         """End the processes of loops at once, whatever they run: the worker's shutdown is cold."""
         self.close()
         for index, seat in [*self._seats.items()]:
-            place = self.shared.place(index)
-            running, error = place.running, WorkerLost("its worker was shut down")
+            running, error = seat.place.running, WorkerLost("its worker was shut down")
             if running is not None and seat.reason is None:
                 seat.reason = running.ticket, error
                 if self.options.is_forked:
-                    seat.end(place, signal.SIGTERM)
+                    seat.end(signal.SIGTERM)
                 else:
                     loop.interrupt(index, error)
 
@@ -126,16 +125,19 @@ class Keeper:
         while self._seats and monotonic() < until:
             sleep(_NAP_S)
 
+    @property
+    def _places(self) -> list[Place]:
+        return [seat.place for seat in [*self._seats.values()]]
+
     # What people ask
 
     def held(self) -> list[tuple[UUID, UUID]]:
         """Return the calls that loops have, with their tickets."""
-        return [call for index in [*self._seats] for call in self.shared.place(index).held]
+        return [call for place in self._places for call in place.held]
 
     def running(self) -> list[tuple[Running, int]]:
         """Return the calls that run now, each with the pid of its process."""
-        places = [self.shared.place(index) for index in [*self._seats]]
-        found = [(place.running, place.pid) for place in places]
+        found = [(place.running, place.pid) for place in self._places]
         return [(running, pid) for running, pid in found if running is not None]
 
     def terminate(self, call: UUID, number: int) -> str | None:
@@ -144,15 +146,14 @@ class Keeper:
         number: the signal that ends a process.
         """
         for seat in [*self._seats.values()]:
-            place = self.shared.place(seat.index)
-            running = place.running
+            place, running = seat.place, seat.place.running
             if running is not None and running.call == call:
                 self._to_terminate.pop(call, None)
                 error = Terminated(number)
                 if self.options.is_forked:
                     seat.reason = running.ticket, error
-                    seat.end(place, number)
-                elif not loop.interrupt(seat.index, error):
+                    seat.end(number)
+                elif not loop.interrupt(place.index, error):
                     return f"a pool of {self.pool.kind} can't terminate call {call}: its attempt runs to its end"
         return None
 
@@ -210,8 +211,7 @@ class Keeper:
 
     def _is_running(self, pid: int) -> bool | None:
         """Return whether the loop of a process runs a call; None if it has none."""
-        places = [self.shared.place(index) for index in [*self._seats]]
-        running = [place.running is not None for place in places if place.pid == pid]
+        running = [place.running is not None for place in self._places if place.pid == pid]
         return any(running) if running else None
 
     def _wanted(self) -> int:
@@ -230,14 +230,15 @@ class Keeper:
         size = self.pool.size
         if self.pool.is_solo or len(state.reserved_requests) < size:
             return False
-        return size == 1 or not (self.held() or any(self.shared.place(index).trips[1] for index in [*self._seats]))
+        return size == 1 or not (self.held() or any(place.trips[1] for place in self._places))
 
     def _new_seat(self) -> Seat:
         with self._lock:
             taken = self._given_up.union(self._seats)
             index = next(index for index in range(PLACES) if index not in taken)
-            self.shared.place(index).clear()
-            seat = self._seats[index] = Seat(index, monotonic())
+            place = self.shared.place(index)
+            place.clear()
+            seat = self._seats[index] = Seat(place, monotonic())
             return seat
 
     def _balance(self) -> None:
@@ -257,20 +258,20 @@ class Keeper:
 
     def _over(self, seat: Seat) -> None:
         """Forget a loop whose job has ended; the keeper's thread buries those that are gone."""
-        self._given_up.discard(seat.index)
-        if self.shared.place(seat.index).pid == 0:
+        self._given_up.discard(seat.place.index)
+        if seat.place.pid == 0:
             self._part(seat)
         self.wake()
 
     def _part(self, seat: Seat) -> None:
         """Forget a loop that has left in order, and record the ends that it could not."""
-        self._deaths.record(seat, self.shared.place(seat.index).ends)
+        self._deaths.record(seat)
         self._forget(seat)
 
     def _forget(self, seat: Seat) -> None:
         with self._lock:
-            if self._seats.get(seat.index) is seat:
-                del self._seats[seat.index]
+            if self._seats.get(seat.place.index) is seat:
+                del self._seats[seat.place.index]
 
     # Time limits and deaths
 
@@ -279,8 +280,7 @@ class Keeper:
         self._terminate_again()
         now = monotonic()
         for seat in [*self._seats.values()]:
-            place = self.shared.place(seat.index)
-            if place.take_lost():
+            if seat.place.take_lost():
                 self._deaths.give_back_lost()
             if not self.options.is_forked:
                 continue
@@ -292,13 +292,12 @@ class Keeper:
                 except ProcessLookupError:
                     self._bury(seat)
                     continue
-            running = place.running
-            if running is not None:
+            if (running := seat.place.running) is not None:
                 seat.ran_at = now
-                seat.limit(place, running, now)
+                seat.limit(running, now)
             elif self.is_closing and seat.ran_at and now - seat.ran_at > 2 * _LAST_S:
                 # The database does not answer it.
-                seat.end(place, signal.SIGKILL)
+                seat.end(signal.SIGKILL)
 
     def _terminate_again(self) -> None:
         for call, (number, trips) in [*self._to_terminate.items()]:
@@ -311,12 +310,12 @@ class Keeper:
                 logger.warning(refusal)
 
     def _meet(self, seat: Seat, now: float) -> None:
-        seat.pid = self.shared.place(seat.index).pid
+        seat.pid = seat.place.pid
         if seat.pid == 0:
             if now - seat.submitted_at > _BEGIN_S:
                 # Should it come after all, it ends at once, and in a place of its own.
-                self.shared.place(seat.index).condemn()
-                self._given_up.add(seat.index)
+                seat.place.condemn()
+                self._given_up.add(seat.place.index)
                 self._forget(seat)
             return
         self.pool.end_again(seat.pid)
@@ -336,11 +335,10 @@ class Keeper:
 
     def _bury(self, seat: Seat) -> None:
         """Have what a dead process had recorded, or given back."""
-        place = self.shared.place(seat.index)
-        if (process := place.process) is None:
+        if (process := seat.place.process) is None:
             self._part(seat)
         else:
-            self._deaths.settle(self.consumer.app, seat, place, process)
+            self._deaths.settle(self.consumer.app, seat, process)
             self._forget(seat)
 
 

@@ -33,7 +33,7 @@ _UNLIMITED_S: Final = 1e9
 class Seat:
     """A loop that was submitted to the pool."""
 
-    index: int
+    place: Place
     submitted_at: float
     pid: int = 0
     ran_at: float = 0.0
@@ -47,7 +47,7 @@ class Seat:
     reason: tuple[UUID, BaseException] | None = None
     """The ticket of the call for which the main process ends the process, and why."""
 
-    def limit(self, place: Place, running: Running, now: float) -> None:
+    def limit(self, running: Running, now: float) -> None:
         """Warn the process of the call's soft time limit, and end it at the hard one."""
         name = f"{running.task}[{running.call}]"
         if now > running.hard and self.timed != running.ticket:
@@ -55,22 +55,21 @@ class Seat:
             self.timed, self.kill_at = running.ticket, now + _CLEAN_UP_S
             self.reason = running.ticket, TimeLimitExceeded(limit)
             logger.error("Hard time limit (%ss) exceeded for %s", f"{limit:g}", name)
-            self.end(place, signal.SIGTERM)
+            self.end(signal.SIGTERM)
         elif now > running.hard and now > self.kill_at:
-            self.end(place, signal.SIGKILL)
+            self.end(signal.SIGKILL)
         elif now > running.soft and self.warned != running.ticket:
             self.warned = running.ticket
             logger.warning("Soft time limit (%ss) exceeded for %s", f"{running.soft - running.began:g}", name)
             with suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGUSR1)
 
-    @staticmethod
-    def end(place: Place, number: int) -> None:
-        """End the process of a loop, which runs a call, by a signal; others than these two it may outlive."""
+    def end(self, number: int) -> None:
+        """End the process of the loop, which runs a call, by a signal; others than these two it may outlive."""
         if number in {signal.SIGTERM, signal.SIGKILL}:
-            place.condemn()
+            self.place.condemn()
         # 0 would be this process with all others of its group.
-        if pid := place.pid:
+        if pid := self.place.pid:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -171,7 +170,7 @@ class Pool:
 
             self.consumer.pool.apply_async(
                 loop.main,
-                (seat.index, self.options),
+                (seat.place.index, self.options),
                 callback=over,
                 error_callback=over,
                 correlation_id=None,
@@ -182,7 +181,7 @@ class Pool:
         """Run a loop beside the consumer of a pool that runs tasks in the consumer's own thread, one at a time."""
         self.consumer.app.set_current()
         try:
-            loop.main(seat.index, self.options)
+            loop.main(seat.place.index, self.options)
         finally:
             connections.close_all()
             self._over(seat)

@@ -313,20 +313,20 @@ class Shared:
         if os.getpid() != self._owner:
             self.close()
 
-    def known(self, indexes: Iterable[int], *, patience_s: float) -> set[UUID] | None:
-        """Return the tickets of all calls that loops have, once each trip that is under way has ended; None: not yet.
 
-        What a trip that has ended before this began has started is among them, unless it has ended, too.
-        """
-        known: set[UUID] = set()
-        until = monotonic() + patience_s
-        for index in indexes:
-            place = self.place(index)
-            trips, is_in_trip = place.trips
-            while is_in_trip and place.trips == (trips, True):
-                if monotonic() > until:
-                    return None
-                sleep(_NAP_S)
-            known.update(ticket for _, ticket in place.held)
-            known.update(each.ticket for each in place.ends)
-        return known
+def tickets_of(places: Iterable[Place], *, patience_s: float) -> set[UUID] | None:
+    """Return the tickets of all calls that loops have, once each trip that is under way has ended; None: not yet.
+
+    What a trip that has ended before this began has started is among them, unless it has ended, too.
+    """
+    found: set[UUID] = set()
+    until = monotonic() + patience_s
+    for place in places:
+        trips, is_in_trip = place.trips
+        while is_in_trip and place.trips == (trips, True):
+            if monotonic() > until:
+                return None
+            sleep(_NAP_S)
+        found.update(ticket for _, ticket in place.held)
+        found.update(each.ticket for each in place.ends)
+    return found

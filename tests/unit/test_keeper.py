@@ -32,7 +32,8 @@ def keeper(monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     """Give one of a pool of greenlets with two loops; it has no pool, and looks when it is asked to."""
     monkeypatch.setattr(Keeper, "wake", Mock())
     made = object.__new__(Keeper)
-    made.shared, made._seats, made._to_terminate = Shared(), {index: Seat(index, 0.0) for index in range(2)}, {}
+    made.shared, made._to_terminate = Shared(), {}
+    made._seats = {index: Seat(made.shared.place(index), 0.0) for index in range(2)}
     made.options = Options(worker=uuid4(), hostname="here", tasks=["noop"], is_forked=False)
     yield made
     made.shared.close()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dispatcher.ending import Ending
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.states import Reason, State
-from dispatcher.worker.shared import Running, Shared
+from dispatcher.worker.shared import Running, Shared, tickets_of
 
 DEADLINE = 10.0
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda each: st.lists(each, max_size=3))
@@ -202,7 +202,7 @@ def test_what_loops_have_is_known_once_the_trip_under_way_has_ended(shared: Shar
     held, end = (uuid4(), uuid4()), ended(Ending(state=State.COMPLETED))
     places[0].add(end)
     places[1].begin_trip()
-    assert shared.known([0, 1], patience_s=0.01) is None
+    assert tickets_of(places, patience_s=0.01) is None
 
     def start() -> None:
         places[1].hold([held])
@@ -210,5 +210,5 @@ def test_what_loops_have_is_known_once_the_trip_under_way_has_ended(shared: Shar
 
     started = Thread(target=start)
     started.start()
-    assert shared.known([0, 1], patience_s=DEADLINE) == {held[1], end.ticket}
+    assert tickets_of(places, patience_s=DEADLINE) == {held[1], end.ticket}
     started.join()
