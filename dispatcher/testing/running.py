@@ -207,7 +207,7 @@ class _Player:
         self.runs.append(run)
         ends = Ends()
         ends.add(run)
-        direct.step(Taker(worker=_HERE), [ended for _, ended in ends.take()], room=0)
+        direct.step(Taker(worker=_HERE), [each.ended for each in ends.take()], room=0)
 
     def _lift(self) -> list[int]:
         """Take the limits of all keys away, of each when it is first seen; return those that had some."""

@@ -21,6 +21,7 @@ from dispatcher.engine.attempt import Attempt
 from dispatcher.engine.direct import Handle
 from dispatcher.lifecycle import claim, run
 from dispatcher.lifecycle.claim import Claimed, Refused
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.run import Outcome
 from dispatcher.lifecycle.take import Start
 from dispatcher.messages import message
@@ -68,6 +69,12 @@ class Run:
             is_counted=start.is_counted,
             slack=self.slack,
         )
+
+    @property
+    def ended(self) -> Ended:
+        """Its end, for a trip to record; one that did not begin has none."""
+        assert isinstance(self.end, Ending)  # noqa: S101 -- its callers look
+        return self.start.ended(self.end)
 
     @property
     def is_plain(self) -> bool:

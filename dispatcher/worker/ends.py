@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Collection
 from time import monotonic
-from typing import Final, TypeAlias
+from typing import Final
 from uuid import UUID
 
 from dispatcher import sql
@@ -14,8 +14,6 @@ from dispatcher.lifecycle.finish import Ended
 from dispatcher.worker.call import Run
 
 logger = logging.getLogger(__name__)
-
-Taken: TypeAlias = list[tuple[Run, Ended]]
 
 _RETRY_S: Final = 0.02
 """How soon an end is brought again whose call another transaction had locked; each time in vain doubles it."""
@@ -38,7 +36,7 @@ class Ends:
     @property
     def unrecorded(self) -> list[Ended]:
         """Those that a trip can record, and none has."""
-        return [_ended(run) for run in self._left if run.is_plain]
+        return [run.ended for run in self._left if run.is_plain]
 
     @property
     def handles(self) -> list[direct.Handle]:
@@ -63,11 +61,11 @@ class Ends:
         self._ended.clear()
         self._locked.clear()
 
-    def take(self) -> Taken:
+    def take(self) -> list[Run]:
         """Return the ends that the next trip records; deal with those that need a transaction of their own."""
         now = monotonic()
         self._ended.extend(run for run, (at, _) in self._locked.items() if at <= now and run not in self._ended)
-        ends: Taken = []
+        ends: list[Run] = []
         try:
             self._sort(ends)
         except BaseException:
@@ -75,25 +73,25 @@ class Ends:
             raise
         return ends
 
-    def take_again(self, ends: Taken) -> None:
+    def take_again(self, ends: list[Run]) -> None:
         """Take these ends again in the next trip."""
-        self._ended.extendleft(run for run, _ in reversed(ends) if run not in self._locked)
+        self._ended.extendleft(run for run in reversed(ends) if run not in self._locked)
 
-    def settle(self, ends: Taken, locked: Collection[UUID]) -> None:
+    def settle(self, ends: list[Run], locked: Collection[UUID]) -> None:
         """Forget the ends that a trip has recorded, or whose tickets were replaced; keep those that were locked."""
-        for run, _ in ends:
+        for run in ends:
             if run.start.call.id in locked:
                 self._bring_again(run)
             else:
                 self._locked.pop(run, None)
 
-    def record_apart(self, ends: Taken) -> None:
+    def record_apart(self, ends: list[Run]) -> None:
         """Record ends one by one, of which the database refused one."""
         while ends:
-            run, ended = ends[0]
+            run = ends[0]
             is_locked = False
             try:
-                is_locked = direct.record_apart(run.start, ended)
+                is_locked = direct.record_apart(run.start, run.ended)
             except sql.DATABASE_ERRORS as fault:
                 if not sql.is_refused(fault):
                     self.take_again(ends)
@@ -107,11 +105,11 @@ class Ends:
         pause = min(2 * pause, _LONGEST_RETRY_S)
         self._locked[run] = monotonic() + pause, pause
 
-    def _sort(self, ends: Taken) -> None:
+    def _sort(self, ends: list[Run]) -> None:
         while self._ended:
             run = self._ended.popleft()
             if run.is_plain:
-                ends.append((run, _ended(run)))
+                ends.append(run)
                 continue
             try:
                 _settle(run)
@@ -125,17 +123,12 @@ class Ends:
                     raise
                 # What the task gave can't be stored; tried again, it would keep this process from all others.
                 run.end = run.failed(fault)
-                self.record_apart([(run, _ended(run))])
-
-
-def _ended(run: Run) -> Ended:
-    assert isinstance(run.end, Ending)  # noqa: S101 -- its callers look
-    return run.start.ended(run.end)
+                self.record_apart([run])
 
 
 def _settle(run: Run) -> None:
     """Record an end that needs a transaction of its own."""
     if isinstance(run.end, Ending):
-        attempt.record(run.start.ended(run.end))
+        attempt.record(run.ended)
     else:
         direct.give_back([run.handle])

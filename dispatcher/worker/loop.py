@@ -113,10 +113,10 @@ class Loop:
     def is_spent(self) -> bool:
         """Whether its process is to be replaced."""
         options = self.options
-        if not (options.is_forked and _Process.done):
+        if not (options.is_forked and self.trips.done):
             return False
         return bool(
-            (options.most_calls and _Process.done >= options.most_calls)
+            (options.most_calls and self.trips.done >= options.most_calls)
             or (options.most_kb and mem_rss() > options.most_kb)
         )
 
@@ -134,7 +134,7 @@ class Loop:
 
     def finish(self) -> None:
         """Record what is left, as the last loop of its process."""
-        self._put_back()
+        self._put_back(self._take_waiting())
         waiter = Waiter(place=self.place, room=0)
         self.trips.finish(waiter)
         self._run_all(waiter)
@@ -153,7 +153,7 @@ class Loop:
         ahead_s = max(_AHEAD_S, _TRIPS * self.trips.took_s)
         most = max(1, min(_MOST, int(ahead_s / self._mean_s))) if takes_many else 1
         left = self.options.most_calls
-        return most if left is None else max(1, min(most, left - _Process.done))
+        return most if left is None else max(1, min(most, left - self.trips.done))
 
     def _run_all(self, waiter: Waiter) -> None:
         self._waiting = [*reversed(waiter.runs)]
@@ -166,13 +166,13 @@ class Loop:
             self._report(waiter.reports)
         while (run := self._next()) is not None:
             run.end = self._run(run)
-            if isinstance(run.end, Ending) and run.is_plain:
-                self.place.add(run.start.ended(run.end))
+            if run.is_plain:
+                self.place.add(run.ended)
             self.place.run(None)
-            _Process.done += 1
+            self.trips.done += 1
             self.trips.ends.add(run)
             if isinstance(run.end, Ending) and run.end.is_stop:
-                self._put_back()
+                self._put_back(self._take_waiting())
 
     def _report(self, reports: Sequence[Callable[[], object]]) -> None:
         """Call the receivers of ends, which may take long, by the connection of tasks."""
@@ -197,9 +197,9 @@ class Loop:
             waiting, self._waiting = self._waiting, []
             return waiting
 
-    def _put_back(self) -> None:
-        """Have the next trip put back what waits in the batch."""
-        for run in self._take_waiting():
+    def _put_back(self, runs: Sequence[Run]) -> None:
+        """Have the next trip put back what has not begun."""
+        for run in runs:
             run.end = Refused.MISSED
             self.trips.ends.add(run)
 
@@ -214,7 +214,7 @@ class Loop:
             self._paced_until = monotonic() + _PACED_S
         began = self._began_at = run_limits.began
         try:
-            with self._alone(), self._limited_greenlet(run_limits.hard - began):
+            with self.one_by_one or nullcontext(), self._limited_greenlet(run_limits.hard - began):
                 self.in_task = True
                 events = self.shared.events if self.shared.sends_events else None
                 return call.execute(self.app, run, options.hostname, events)
@@ -247,14 +247,6 @@ class Loop:
         if end.state is State.DISCARDED:
             failures.report(self.app, started.call, error, **facts)
         return end
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        if self.one_by_one is None:
-            yield
-        else:
-            with self.one_by_one:
-                yield
 
     @contextmanager
     def _limited_greenlet(self, seconds: float) -> Iterator[None]:
@@ -305,34 +297,23 @@ class Loop:
             direct.give_back([run.handle for run in late])
         except sql.DATABASE_ERRORS as fault:
             logger.warning("%d calls go back with the next trip: %s", len(late), fault)
-            for run in late:
-                run.end = Refused.MISSED
-                self.trips.ends.add(run)
+            self._put_back(late)
         finally:
             connections.close_all()
 
 
-class _Process:
-    """What the loops of this process share."""
+_loops: Final[dict[int, Loop]] = {}
+"""Those of this process, by the indexes of their places."""
+_lock: Final = Lock()
+"""Held while the first loop makes what all of the process share: threads begin at once."""
 
-    pid: ClassVar[int] = 0
-    worker: ClassVar[UUID | None] = None
-    """The latest: tests run one after the other in a process, in a thread."""
-    trips: ClassVar[Trips | None] = None
-    loops: ClassVar[dict[int, Loop]] = {}
-    """By the indexes of their places."""
-    done: ClassVar[int] = 0
-    """How many calls have ended in it."""
-    lock: ClassVar[Any] = Lock()
 
-    @classmethod
-    def trips_of(cls, options: Options, shared: Shared) -> Trips:
-        """Return the trips of this process's loops, which the first of them makes: threads begin at once."""
-        with cls.lock:
-            if cls.trips is None or (cls.pid, cls.worker) != (os.getpid(), options.worker):
-                cls.pid, cls.worker, cls.loops, cls.done = os.getpid(), options.worker, {}, 0
-                cls.trips = Trips(options.worker, options.tasks, shared)
-            return cls.trips
+def _trips_of(options: Options, shared: Shared) -> Trips:
+    with _lock:
+        trips = Trips.current
+        if trips is None or (trips.pid, trips.worker) != (os.getpid(), options.worker):
+            trips = Trips.current = Trips(options.worker, options.tasks, shared)
+        return trips
 
 
 def main(index: int, options: Options) -> None:
@@ -341,15 +322,14 @@ def main(index: int, options: Options) -> None:
     assert shared is not None  # noqa: S101 -- the main process has made it before it forked
     if shared.place(index).is_condemned:
         return
-    trips = _Process.trips_of(options, shared)
-    loop = Loop(current_app._get_current_object(), index, trips, shared, options)  # noqa: SLF001
-    _Process.loops[index] = loop
+    trips = _trips_of(options, shared)
+    loop = _loops[index] = Loop(current_app._get_current_object(), index, trips, shared, options)  # noqa: SLF001
     with _signals(loop) if options.is_forked else nullcontext():
         try:
             loop.run()
         finally:
-            del _Process.loops[index]
-            if _Process.loops:
+            del _loops[index]
+            if _loops:
                 # Another one records its ends.
                 trips.session.interrupt()
             else:
@@ -366,7 +346,7 @@ def main(index: int, options: Options) -> None:
 
 def interrupt(index: int, error: BaseException) -> bool:
     """End the task of a loop of this process, for this reason, if it runs in a greenlet; return whether it does."""
-    found = _Process.loops.get(index)
+    found = _loops.get(index)
     return found is not None and found.interrupt(error)
 
 

@@ -5,18 +5,18 @@ and sleeps on the process's only connection, for all of them.
 """
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from threading import Condition
 from time import monotonic, sleep
-from typing import Final
+from typing import ClassVar, Final
 from uuid import UUID
 
 from dispatcher import sql
 from dispatcher.engine import direct
 from dispatcher.lifecycle import claim
-from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Notes, Taken, Taker
 from dispatcher.limits.turns import Turns
 from dispatcher.sql import faults
@@ -29,9 +29,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
 """How often an idle process looks, though it was not notified."""
-_AGAIN_S: Final = 0.02
-"""How soon a process that is marked as idle looks once more: for wake-ups that looked for marks before it had one."""
-_LOOKS_S: Final = (0.0, _AGAIN_S)
+_LOOKS_S: Final = (0.0, 0.02)
 """How soon a process that is marked as idle looks again: at once for what was sent before the mark was seen, and soon
 for wake-ups that had looked for marks before it."""
 _LAST_S: Final = 5.0
@@ -69,9 +67,15 @@ class Waiter:
 class Trips:
     """The trips of one process."""
 
+    current: ClassVar["Trips | None"] = None
+    """Those of the latest worker: tests run one after the other in a process, in a thread."""
+
     def __init__(self, worker: UUID, tasks: Sequence[str], shared: Shared) -> None:
         """Take nothing yet. tasks: those that the process knows."""
         self.worker, self.tasks, self._shared = worker, tasks, shared
+        self.pid = os.getpid()
+        self.done = 0
+        """How many calls have ended in it."""
         self.session = Session(worker)
         self.ends = Ends()
         self._notes = Notes()
@@ -240,9 +244,7 @@ class Trips:
         if not self.session.is_open:
             self.session.open([*queues])
 
-    def _take(
-        self, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]], *, room: int, is_marked: bool, may_rest: bool
-    ) -> Taken:
+    def _take(self, waiters: Sequence[Waiter], ends: list[Run], *, room: int, is_marked: bool, may_rest: bool) -> Taken:
         """Make the trip itself, by the process's connection."""
         taker = Taker(
             worker=self.worker,
@@ -258,7 +260,7 @@ class Trips:
         with self.session.used():
             taken = direct.step(
                 taker,
-                [ended for _, ended in ends],
+                [run.ended for run in ends],
                 room=room,
                 is_marked=is_marked,
                 may_rest=may_rest,
@@ -268,7 +270,7 @@ class Trips:
         self.took_s = min(monotonic() - began, _LONGEST_TRIP_S)
         return taken
 
-    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[tuple[Run, Ended]], taker: Taker) -> None:
+    def _begin(self, taken: Taken, waiters: Sequence[Waiter], ends: list[Run], taker: Taker) -> None:
         """Give what has started to the loops that wait, each as much as it has room for, and note it."""
         self.ends.settle(ends, taken.locked)
         runs = [Run(start=each, slack=taker.paced_delay if each.is_paced else taker.delay) for each in taken.starts]

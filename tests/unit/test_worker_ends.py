@@ -22,8 +22,8 @@ class Run:
         call, ticket = uuid4(), uuid4()
         self.start = SimpleNamespace(
             call=SimpleNamespace(id=call, ticket=ticket),
-            ended=lambda end: Ended(call_id=call, ticket=ticket, claim_id=ticket, ending=end),
         )
+        self.ended = Ended(call_id=call, ticket=ticket, claim_id=ticket, ending=self.end)
 
 
 def made(ends: Ends, count: int) -> list[Any]:
@@ -33,16 +33,12 @@ def made(ends: Ends, count: int) -> list[Any]:
     return runs
 
 
-def of(taken: list[Any]) -> list[Any]:
-    return [run for run, _ in taken]
-
-
 def test_ends_are_taken_once_in_their_order() -> None:
     ends = Ends()
     runs = made(ends, 3)
     assert len(ends) == 3
     assert [each.call_id for each in ends.unrecorded] == [run.start.call.id for run in runs]
-    assert of(ends.take()) == runs
+    assert ends.take() == runs
     assert ends.take() == []
     assert len(ends) == 0
 
@@ -53,7 +49,7 @@ def test_those_that_a_trip_could_not_bring_come_first_in_the_next() -> None:
     taken = ends.take()
     later = made(ends, 2)
     ends.take_again(taken)
-    assert of(ends.take()) == [*runs, *later]
+    assert ends.take() == [*runs, *later]
 
 
 def test_an_end_whose_call_was_locked_comes_again_later_each_time_and_then_no_more(
@@ -72,7 +68,7 @@ def test_an_end_whose_call_was_locked_comes_again_later_each_time_and_then_no_mo
         assert [each.call_id for each in ends.unrecorded] == [run.start.call.id]
         now[0] = ends.next_at
         taken = ends.take()
-        assert of(taken) == [run]
+        assert taken == [run]
     assert pauses == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1, 1, 1]
     ends.settle(taken, [])
     assert (ends.next_at, ends.unrecorded, ends.take()) == (None, [], [])
@@ -84,7 +80,7 @@ def test_ends_that_threads_add_while_others_are_taken_are_all_taken() -> None:
     for thread in adding:
         thread.start()
     while any(thread.is_alive() for thread in adding) or len(ends):
-        taken += of(ends.take())
+        taken += ends.take()
     assert len(taken) == len({*map(id, taken)}) == 4 * count
 
 
@@ -92,7 +88,7 @@ def test_ends_that_are_dropped_are_not_brought() -> None:
     ends = Ends()
     made(ends, 2)
     taken = ends.take()
-    ends.settle(taken, [run.start.call.id for run, _ in taken])
+    ends.settle(taken, [run.start.call.id for run in taken])
     made(ends, 1)
     ends.drop()
     assert (len(ends), ends.next_at, ends.take()) == (0, None, [])
