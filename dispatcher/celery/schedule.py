@@ -2,13 +2,13 @@
 
 import logging
 from datetime import timedelta
-from typing import Any
 
 from django.apps import apps
 from django.db import connections, router
 
 from dispatcher import lanes
 from dispatcher.conf import conf
+from dispatcher.lifecycle.periodic_runs import CLEANUP, RECOVER, TICK
 from dispatcher.limits.policy import Policy, describe
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ def after_migrate(using: str) -> None:
     if using == conf().database and "dispatcher_ratelimitkey" in tables:
         declare_keys()
     if using == _beats_database() and "django_celery_beat_periodictask" in tables:
-        schedule(using)
+        schedule()
 
 
 def _beats_database() -> str | None:
@@ -49,41 +49,35 @@ def declare_keys() -> None:
             )
 
 
-def schedule(using: str) -> None:
+def schedule() -> None:
     """Make beat's entries for the dispenser's tasks where they are missing.
 
     They never expire: Celery would write the time of it by beat's clock, and a dispenser whose own is ahead would drop
     them all.
     """
-    from django_celery_beat.models import CrontabSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
-
     settings = conf()
-    for task, every in (("dispatcher.tick", settings.tick), ("dispatcher.recover", settings.recover_every)):
+    for task, every in ((TICK, settings.tick), (RECOVER, settings.recover_every), (CLEANUP, None)):
         ensure_periodic(task, every)
-    times = {"minute": "30", "hour": "3", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}
-    night = _first_or_new(CrontabSchedule.objects.using(using), {**times, "timezone": "UTC"})
-    PeriodicTask.objects.using(using).get_or_create(
-        name="dispatcher.cleanup",
-        defaults={"task": "dispatcher.cleanup", "crontab": night, "queue": settings.dispenser_queue},
-    )
 
 
-def ensure_periodic(task: str, every: timedelta) -> None:
-    """Create beat's entry that runs a task of the dispenser's in this interval, unless the entry exists.
+def ensure_periodic(task: str, every: timedelta | None) -> None:
+    """Create beat's entry that runs a task of the dispenser's in this interval, or at night, unless the entry exists.
 
     Without django-celery-beat there is none: the workers run by themselves what nothing asks for.
     """
     if (using := _beats_database()) is None:
         return
-    from django_celery_beat.models import IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
+    from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask  # noqa: PLC0415 -- optional app
 
-    microseconds = {"every": every // timedelta(microseconds=1), "period": IntervalSchedule.MICROSECONDS}
-    interval = _first_or_new(IntervalSchedule.objects.using(using), microseconds)
+    # There may be several of each kind, since people make schedules of their own.
+    if every is None:
+        times = {"minute": "30", "hour": "3", "day_of_week": "*", "day_of_month": "*", "month_of_year": "*"}
+        kind, row, values = "crontab", CrontabSchedule, {**times, "timezone": "UTC"}
+    else:
+        microseconds = {"every": every // timedelta(microseconds=1), "period": IntervalSchedule.MICROSECONDS}
+        kind, row, values = "interval", IntervalSchedule, microseconds
+    rows = row.objects.using(using)
+    when = rows.filter(**values).first() or rows.create(**values)
     PeriodicTask.objects.using(using).get_or_create(
-        name=task, defaults={"task": task, "interval": interval, "queue": conf().dispenser_queue}
+        name=task, defaults={"task": task, kind: when, "queue": conf().dispenser_queue}
     )
-
-
-def _first_or_new(rows: Any, values: dict[str, Any]) -> Any:
-    """Return a row with these values; there may be several, since people make schedules of their own."""
-    return rows.filter(**values).first() or rows.create(**values)

@@ -31,7 +31,7 @@ pytestmark = [
 @pytest.fixture
 def beat(worker: Processes) -> Iterator[None]:
     """Have beat and the dispenser up, by entries that come every second."""
-    schedule.schedule("default")
+    schedule.schedule()
     often, _ = IntervalSchedule.objects.get_or_create(every=1, period=IntervalSchedule.SECONDS)
     PeriodicTask.objects.filter(task__startswith="dispatcher.").update(
         interval=often, crontab=None, queue=DISPENSER_QUEUE

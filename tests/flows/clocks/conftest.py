@@ -36,7 +36,7 @@ def cast(processes: "Processes", sending: None) -> Iterator[Callable[..., "Proce
     from tests.flows.settings import DISPENSER_QUEUE, QUEUE
 
     def enter(*, dispenser: timedelta, beat: timedelta) -> "Processes":
-        schedule.schedule("default")
+        schedule.schedule()
         Queue.objects.create(name=f"{QUEUE}-direct", delivery="direct")
         PeriodicTask.objects.filter(task__startswith="dispatcher.").update(queue=DISPENSER_QUEUE)
         for name, (hours, pool) in WORKERS.items():
