@@ -50,10 +50,6 @@ class Identity:
     """Whether any of its queues was direct at its last heartbeat; None before the first."""
 
 
-also_held: Final[list[Callable[[], list[ReservedCall]]]] = []
-"""What else heartbeats renew: (call, ticket) of each."""
-before_release: Final[list[Callable[[], object]]] = []
-"""What is done when the worker's pool has ended, before the worker puts back what it still holds."""
 running: Final[WeakSet[Request]] = WeakSet()
 """The messages whose tasks the pool runs. Celery's own sets are not enough: a reconnect to the broker clears those that
 are reserved (before Celery 5.7 the running ones with them), and a revoke removes one whose process still ends."""
@@ -106,8 +102,8 @@ class Presence(bootsteps.StartStopStep):
         # Greenlets and threads may outlive the shutdown: the heartbeat goes on for them, as long as the process does.
         if not attempt.running():
             self.over.set()
-        for work in before_release:
-            work()
+        if (keeper := self._keeper) is not None:
+            keeper.finish()
         self._soon("put back what it had to give up", lambda: workers.release_all(self.id))
         self.background.stop()
         until = monotonic() + _LONGEST_WAIT_S
@@ -144,11 +140,14 @@ class Presence(bootsteps.StartStopStep):
         connections.close_all()
 
     def _record(self) -> None:
-        Identity.has_direct = bool(
-            workers.record_heartbeat(
-                self._worker_info(), [*reserved_calls(), *(call for held in also_held for call in held())]
-            )
-        )
+        keeper = self._keeper
+        held = [*reserved_calls(), *(keeper.held() if keeper is not None else ())]
+        Identity.has_direct = bool(workers.record_heartbeat(self._worker_info(), held))
+
+    @property
+    def _keeper(self) -> Any:
+        """What keeps the worker's loops, once it has some: see dispatcher.worker.keeper."""
+        return getattr(self.worker, "dispatcher_keeper", None)
 
     def _worker_info(self) -> WorkerInfo:
         worker = self.worker

@@ -61,8 +61,6 @@ class Loops(bootsteps.StartStopStep):
             most_kb=controller.max_memory_per_child,
         )
         keeper = controller.dispatcher_keeper = Keeper(consumer, shared, options)
-        heartbeat.also_held.append(keeper.held)
-        heartbeat.before_release.append(keeper.finish)
         # Without an event loop, as with memory://, Celery stops this step seconds after the signal.
         signals.worker_shutting_down.connect(keeper.close, sender=controller.hostname, weak=False)
         signals.task_received.connect(keeper.wake, weak=False)
