@@ -3,13 +3,12 @@
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
-from typing import Any
 
 
 class DispatcherError(Exception):
     """The base of every error that the dispatcher raises on purpose.
 
-    `args` are what it was made of, by position: of these a result backend that keeps JSON makes it again.
+    `args` are what it was made of, by position: of these pickle, and a result backend that keeps JSON, make it again.
     """
 
     def __init__(self, *words: str) -> None:
@@ -23,16 +22,6 @@ class DispatcherError(Exception):
     def __repr__(self) -> str:
         """Return the words with the class, as logs show them."""
         return f"{type(self).__name__}({self.words!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel between processes as it is: words and facts, and not what it was made of."""
-        return _restored, (type(self), self.args, self.__dict__)
-
-
-def _restored(kind: type[DispatcherError], given: tuple[Any, ...], facts: dict[str, Any]) -> DispatcherError:
-    error = kind.__new__(kind, *given)
-    error.__dict__.update(facts)
-    return error
 
 
 class FieldInvalid(DispatcherError, ValueError):
@@ -154,7 +143,7 @@ class DatabaseNotReady(DispatcherError):
     too: what was asked for can be tried again after that.
     """
 
-    def __init__(self, problem: str, remedy: str, *, database: str) -> None:
+    def __init__(self, problem: str, remedy: str, *, database: str = "") -> None:
         """Keep the alias of the database as a fact."""
         self.database = database
         super().__init__(problem, remedy)
