@@ -35,9 +35,7 @@ def explained(*, returncode: int = 1) -> Callable[[Callable[P, None]], Callable[
             try:
                 handle(*args, **kwargs)
             except sql.DATABASE_ERRORS as fault:
-                words = faults.in_words(fault)
-                if words is None:
-                    raise
+                words = faults.in_words(fault) or f"The database query failed: {fault}"
                 raise CommandError(words, returncode=returncode) from fault
 
         return explaining

@@ -8,13 +8,11 @@ from functools import partial
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError, InterfaceError
 
 from dispatcher.audit import EXAMPLES, Found, Report, audit
 from dispatcher.audit.invariants import UNSEEN
 from dispatcher.management.command import console, explained
 from dispatcher.management.key_table import Paint, rows
-from dispatcher.sql import faults
 
 LONGEST: Final = 600.0
 BROKEN: Final = 1
@@ -56,7 +54,7 @@ class Command(BaseCommand):
         **__: Any,
     ) -> None:
         """Print the findings. Raises CommandError for a bad argument, or if the database is unavailable."""
-        report = _audit(repair=repair, settle=_span(settle))
+        report = audit(repair=repair, settle=_span(settle))
         with console(self.stdout, no_color=no_color) as screen:
             lines = _render(report, screen.paint, repairs=repair)
             text = json.dumps(report.as_json(), indent=2) if is_json else "\n".join(lines)
@@ -73,14 +71,6 @@ def _span(settle: float | None) -> timedelta | None:
         message = f"--settle: {settle:g} must be from 0 to {LONGEST:g} seconds"
         raise CommandError(message, returncode=UNKNOWN)
     return timedelta(seconds=settle)
-
-
-def _audit(*, repair: bool, settle: timedelta | None) -> Report:
-    try:
-        return audit(repair=repair, settle=settle)
-    except (DatabaseError, InterfaceError) as fault:
-        message = faults.in_words(fault) or f"The database query failed: {fault}"
-        raise CommandError(message, returncode=UNKNOWN) from fault
 
 
 def _render(report: Report, paint: Paint, *, repairs: bool) -> Iterator[str]:
