@@ -14,11 +14,10 @@ from typing import Any
 from dispatcher import sql
 from dispatcher.audit import repairs
 from dispatcher.audit.invariants import CHECKS, NOTES, UNSEEN, Check
-from dispatcher.audit.repairs import Finding
 from dispatcher.conf import Conf, conf, counting, needs_worker
 from dispatcher.lifecycle import periodic_runs
 from dispatcher.lifecycle.recover import SOON
-from dispatcher.reports.health import OLD_TRANSACTION
+from dispatcher.reports.health import OLD_TRANSACTION, Finding
 
 EXAMPLES = 10
 """How many findings of a check are shown; the others are counted."""
@@ -56,7 +55,7 @@ class Found:
 
     def as_json(self) -> dict[str, Any]:
         """Write it for other programs."""
-        examples = [{"what": finding.what, **finding.facts} for finding in self.findings[:EXAMPLES]]
+        examples = [finding.as_json() for finding in self.findings[:EXAMPLES]]
         return {"name": self.check.name, "sentence": self.check.sentence, "findings": self.count, "examples": examples}
 
 

@@ -4,11 +4,10 @@ A repair takes the findings of one check and returns how many it repaired. It is
 that no longer violates the invariant is left as it is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from dispatcher import engine, sql
@@ -17,26 +16,7 @@ from dispatcher.ending import InFlight
 from dispatcher.engine import attempt, sent
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import oversized, recover, schedule
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One row that violates an invariant."""
-
-    what: str
-    target: str
-    """The id, or the name, of the row."""
-    version: str
-    """Unchanged while the row is unchanged; the ticket of a call in flight."""
-    facts: Mapping[str, Any]
-    total: int
-    """The number of findings of this check, including those that were not read."""
-
-    @property
-    def identity(self) -> tuple[str, str]:
-        """The row and its version."""
-        return self.target, self.version
-
+from dispatcher.reports.health import Finding
 
 Repair = Callable[[Sequence[Finding]], int]
 """Repairs findings of one check and returns how many."""

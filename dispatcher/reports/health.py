@@ -76,16 +76,22 @@ class Unstarted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OldTransaction:
-    """A transaction that has been open for long, in the dispatcher's database."""
+class Finding:
+    """A row that a check of the audit has found."""
 
     what: str
-    """The session, by the process of the server, or the prepared transaction."""
-    facts: Mapping[str, Any]
-    """How long it is `open_for`, as hh:mm:ss, the session's `application`, `state` and latest `query`."""
     target: str
+    """The id, or the name, of the row."""
     version: str
+    """Unchanged while the row is unchanged; the ticket of a call in flight."""
+    facts: Mapping[str, Any]
     total: int
+    """The number of findings of this check, including those that were not read."""
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """The row and its version."""
+        return self.target, self.version
 
     def as_json(self) -> dict[str, Any]:
         """Write it for other programs."""
@@ -108,9 +114,11 @@ def unstarted_tasks(*, now: datetime | None = None) -> list[Unstarted]:
     return sql.fetch("report_unstarted", Unstarted, {"most": MANY, "now": now})
 
 
-def old_transactions() -> list[OldTransaction]:
+def old_transactions() -> list[Finding]:
     """Return up to 10 transactions that have been open for longer than a minute, the oldest first.
 
-    Those of other users are seen by roles that may read all statistics only (pg_read_all_stats).
+    Each names the session, by the process of the server, or the prepared transaction; how long it is `open_for`, as
+    hh:mm:ss, the session's `application`, `state` and latest `query`. Those of other users are seen by roles that may
+    read all statistics only (pg_read_all_stats).
     """
-    return sql.fetch("audit_old_transaction", OldTransaction, {"long": OLD_TRANSACTION, "most": _FEW})
+    return sql.fetch("audit_old_transaction", Finding, {"long": OLD_TRANSACTION, "most": _FEW})
