@@ -248,7 +248,7 @@ class Keeper:
             self._asked = 0
             self.shared.take_back()
         if now < wanted and not self._asked:
-            self.pool.submit([self._new_seat() for _ in range(wanted - now)])
+            self.pool.submit(*(self._new_seat() for _ in range(wanted - now)))
         elif surplus > self._asked and not self.is_closing:
             self.shared.ask_to_leave(surplus - self._asked)
             self._asked = surplus
@@ -331,7 +331,7 @@ class Keeper:
         for seat in [*self._seats.values()]:
             if seat.pid == pid:
                 self._bury(seat)
-        self.pool.maintain()
+        self.pool.submit()
 
     def _bury(self, seat: Seat) -> None:
         """Have what a dead process had recorded, or given back."""

@@ -134,21 +134,17 @@ class Pool:
             if process.pid == pid and process._controlled_termination:  # noqa: SLF001
                 process.terminate()
 
-    def submit(self, seats: list[Seat]) -> None:
-        """Have loops submitted; in the thread of the pool's event loop, where there is one."""
+    def submit(self, *seats: Seat) -> None:
+        """Have loops submitted; where the pool has an event loop, in its thread, which first replaces ended processes.
+
+        By itself it looks for these every 5 s. Not by call_soon: what is to come in the hub's next turn is lost with a
+        connection that breaks in this one.
+        """
         self._to_submit.extend(seats)
         if self._has_hub:
             self._wakes.wake()
         else:
             self._submit()
-
-    def maintain(self) -> None:
-        """Have it replace processes that have ended, where it has an event loop: it looks by itself every 5 s.
-
-        Not by call_soon: what is to come in the hub's next turn is lost with a connection that breaks in this one.
-        """
-        if self._has_hub:
-            self._wakes.wake()
 
     def _on_wake(self) -> None:
         self._wakes.clear()

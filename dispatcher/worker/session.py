@@ -111,21 +111,21 @@ class Session:
             until = min(until, monotonic() + self._poll_s)
             self._poll_s = min(2 * self._poll_s, _LONGEST_POLL_S)
         if not self._take_notice():
-            # Not select(), which knows no descriptor above 1023.
-            poll = select.poll()
-            for each in (self._wakes.descriptor, leave, descriptor):
-                if each is not None:
-                    poll.register(each, select.POLLIN)
-            poll.poll(max(0.0, until - monotonic()) * 1_000)
+            self._poll(until - monotonic(), leave, *(() if descriptor is None else (descriptor,)))
         self._wakes.clear()
         self._take_notice()
 
     def sleep_for(self, seconds: float) -> None:
         """Sleep without a connection, until an `interrupt`."""
-        poll = select.poll()
-        poll.register(self._wakes.descriptor, select.POLLIN)
-        poll.poll(seconds * 1_000)
+        self._poll(seconds)
         self._wakes.clear()
+
+    def _poll(self, seconds: float, *descriptors: int) -> None:
+        # Not select(), which knows no descriptor above 1023.
+        poll = select.poll()
+        for each in (self._wakes.descriptor, *descriptors):
+            poll.register(each, select.POLLIN)
+        poll.poll(max(0.0, seconds) * 1_000)
 
     def take_woken(self) -> bool:
         """Return whether a sender has woken this process since the last trip, and forget it."""
