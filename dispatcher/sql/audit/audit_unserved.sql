@@ -8,30 +8,17 @@
 -- Hops from lane to lane on the index call_waiting, from key to key and from queue to queue on lanesite_place: neither
 -- the backlog nor the number of lanes at one place costs anything. Relies on call_waiting, call_in_flight, call_due,
 -- call_unplaced, slot_key and start_key.
-WITH RECURSIVE {{clock}}, {{queues_ready(ready)}}, {{keys_named_by(dispatcher_lanesite, place)}},
-{{keys_unserved(hop)}}, lane AS (
-    (SELECT call.lane_id
-       FROM dispatcher_callqueue AS call
-      WHERE call.state = 'available' AND call.oversized_key_id IS NULL
-      ORDER BY call.lane_id
-      LIMIT 1)
-     UNION ALL
-    SELECT next.lane_id
-      FROM lane
-     CROSS JOIN LATERAL (
-           SELECT call.lane_id
-             FROM dispatcher_callqueue AS call
-            WHERE call.state = 'available' AND call.oversized_key_id IS NULL AND call.lane_id > lane.lane_id
-            ORDER BY call.lane_id
-            LIMIT 1) AS next
-), found AS (
+WITH RECURSIVE {{clock}}, {{hops(ready, dispatcher_lanesite, queue, place = 0, '', true)}},
+{{hops(hop, dispatcher_lanesite, place, true, 0, true)}}, {{keys_unserved(hop)}},
+{{hops(lane, dispatcher_callqueue, lane_id, state = 'available' AND oversized_key_id IS NULL, 0, true)}},
+found AS (
     SELECT 'asleep' AS why, 'lane ' || site.lane_id AS what, site.lane_id::text AS target,
            head.id || ' ' || head.version AS version, site.lane_id AS place,
            jsonb_build_object('queue', site.queue, 'priority', site.priority, 'first_call', head.id,
                               'sent_at', head.created_at) AS facts
       FROM clock
      CROSS JOIN lane
-      JOIN dispatcher_lanesite AS site ON site.lane_id = lane.lane_id
+      JOIN dispatcher_lanesite AS site ON site.lane_id = lane.value
      CROSS JOIN LATERAL {{first_call_in(site.lane_id)}} AS head
      WHERE site.place IS NULL AND NOT {{is_noted(lane_id, ARRAY[site.lane_id], clock.now)}}
        AND {{not_expired(head, clock.now)}}
@@ -44,19 +31,19 @@ WITH RECURSIVE {{clock}}, {{queues_ready(ready)}}, {{keys_named_by(dispatcher_la
        FROM unserved
       ORDER BY unserved.key_id, unserved.lane_id)
      UNION ALL
-    SELECT 'ready', 'queue ' || ready.queue, ready.queue, front.lane_id || ' ' || head.id || ' ' || head.version,
+    SELECT 'ready', 'queue ' || ready.value, ready.value, front.lane_id || ' ' || head.id || ' ' || head.version,
            front.lane_id,
-           jsonb_build_object('lane', front.lane_id, 'first_call', head.id, 'delivery', {{queue_delivery(ready.queue)}})
+           jsonb_build_object('lane', front.lane_id, 'first_call', head.id, 'delivery', {{queue_delivery(ready.value)}})
       FROM clock
      CROSS JOIN ready
      CROSS JOIN LATERAL (
            SELECT site.lane_id
              FROM dispatcher_lanesite AS site
-            WHERE site.place = 0 AND site.queue = ready.queue
+            WHERE site.place = 0 AND site.queue = ready.value
             ORDER BY site.priority DESC, site.served_at, site.lane_id
             LIMIT 1) AS front
      CROSS JOIN LATERAL {{first_call_in(front.lane_id)}} AS head
-     WHERE {{not_expired(head, clock.now)}} AND {{queue_is_served(ready.queue, clock.now)}}
+     WHERE {{not_expired(head, clock.now)}} AND {{queue_is_served(ready.value, clock.now)}}
      UNION ALL
     SELECT late.why, 'call ' || late.id, late.id::text, late.version, late.position,
            jsonb_build_object('state', late.state, 'queue', late.queue, 'keys', late.keys, 'sent_at', late.created_at,

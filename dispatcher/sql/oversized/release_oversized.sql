@@ -3,27 +3,13 @@
 -- note: what comes back may be its first call, so it is looked at even where it is parked. A key that is gone limits
 -- nothing; a group allows what its largest member does. `last`: where the next look goes on, 0 at the end. Hops from
 -- key to key on the index call_oversized, so the number of such calls costs nothing.
-WITH RECURSIVE {{clock}}, hop AS (
-    (SELECT call.oversized_key_id AS key_id, 1 AS number
-       FROM dispatcher_callqueue AS call
-      WHERE call.oversized_key_id > %(after)s::bigint
-      ORDER BY call.oversized_key_id
-      LIMIT 1)
-     UNION ALL
-    SELECT next.key_id, hop.number + 1
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT call.oversized_key_id AS key_id
-             FROM dispatcher_callqueue AS call
-            WHERE call.oversized_key_id > hop.key_id
-            ORDER BY call.oversized_key_id
-            LIMIT 1) AS next
-     WHERE hop.number < %(most_keys)s::int
-), raised AS MATERIALIZED (
-    SELECT hop.key_id AS id, LEAST(COALESCE(key.fits, 2147483647), member.fits) AS fits
+WITH RECURSIVE {{clock}},
+{{hops(hop, dispatcher_callqueue, oversized_key_id, true, %(after)s::bigint, hop.number < %(most_keys)s::int)}},
+raised AS MATERIALIZED (
+    SELECT hop.value AS id, LEAST(COALESCE(key.fits, 2147483647), member.fits) AS fits
       FROM clock
      CROSS JOIN hop
-      LEFT JOIN {{@room}}(ARRAY(SELECT hop.key_id FROM hop), NULL, clock.now, '0', '0') AS key ON key.id = hop.key_id
+      LEFT JOIN {{@room}}(ARRAY(SELECT hop.value FROM hop), NULL, clock.now, '0', '0') AS key ON key.id = hop.value
       LEFT JOIN LATERAL (
            SELECT COALESCE(max(each.fits), 0) AS fits
              FROM {{@room}}({{@members_of}}(key.name), NULL, clock.now, '0', '0') AS each) AS member ON key.is_group
@@ -45,4 +31,4 @@ WITH RECURSIVE {{clock}}, hop AS (
     RETURNING call.lane_id, call.position
 ), {{lanes_noted(released, true)}}
 SELECT (SELECT count(*) FROM released) AS calls,
-       COALESCE((SELECT max(hop.key_id) FROM hop HAVING count(*) = %(most_keys)s::int), 0) AS last
+       COALESCE((SELECT max(hop.value) FROM hop HAVING count(*) = %(most_keys)s::int), 0) AS last

@@ -1,10 +1,11 @@
 -- lock_unserved: calls on the way to workers that are not there, locked: their slots are room that others could use.
 -- Hops from queue to queue on the index call_in_flight, so those that are served cost one look each.
-WITH RECURSIVE {{clock}}, {{queues_in_flight(hop)}}, unserved AS MATERIALIZED (
-    SELECT hop.queue
+WITH RECURSIVE {{clock}}, {{hops(hop, dispatcher_callqueue, queue, {{is_in_flight}}, '', true)}},
+unserved AS MATERIALIZED (
+    SELECT hop.value AS queue
       FROM clock
      CROSS JOIN hop
-     WHERE NOT {{queue_has_worker(hop.queue, clock.now)}}
+     WHERE NOT {{queue_has_worker(hop.value, clock.now)}}
 )
 SELECT call.id AS call_id, call.ticket
   FROM dispatcher_callqueue AS call

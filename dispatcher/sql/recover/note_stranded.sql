@@ -29,23 +29,9 @@ WITH RECURSIVE {{clock}}, slice AS MATERIALIZED (
             ORDER BY call.position
             LIMIT 1) AS call
      WHERE site.place IS NULL
-), hop AS (
-    (SELECT site.place AS key_id, 1 AS number
-       FROM dispatcher_lanesite AS site
-      WHERE site.place > GREATEST(%(key)s::bigint, 0)
-      ORDER BY site.place
-      LIMIT 1)
-     UNION ALL
-    SELECT next.place, hop.number + 1
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT site.place
-             FROM dispatcher_lanesite AS site
-            WHERE site.place > hop.key_id
-            ORDER BY site.place
-            LIMIT 1) AS next
-     WHERE hop.number < %(most_keys)s::int
-), {{keys_unserved(hop)}}, stranded AS MATERIALIZED (
+),
+{{hops(hop, dispatcher_lanesite, place, true, %(key)s::bigint, hop.number < %(most_keys)s::int)}},
+{{keys_unserved(hop)}}, stranded AS MATERIALIZED (
     SELECT asleep.id AS lane_id, NULL::bigint AS key_id
       FROM asleep
      -- Notes have no index by lane: read once, and not at all where no lane was found.
@@ -63,4 +49,4 @@ WITH RECURSIVE {{clock}}, slice AS MATERIALIZED (
 )
 SELECT (SELECT count(*) FROM stranded) AS count,
        COALESCE((SELECT max(slice.id) FROM slice HAVING count(*) = %(most_lanes)s::int), 0) AS last_lane,
-       COALESCE((SELECT max(hop.key_id) FROM hop HAVING count(*) = %(most_keys)s::int), 0) AS last_key
+       COALESCE((SELECT max(hop.value) FROM hop HAVING count(*) = %(most_keys)s::int), 0) AS last_key

@@ -1,11 +1,11 @@
 -- report_unserved: the queues whose calls wait because no live worker serves them, with how many calls wait, up to a
 -- bound.
 -- Hops from queue to queue on the index lanesite_place. Relies on call_waiting.
-WITH RECURSIVE {{queues_ready(hop)}}
-SELECT hop.queue AS name, line.calls AS waiting_count,
+WITH RECURSIVE {{hops(hop, dispatcher_lanesite, queue, place = 0, '', true)}}
+SELECT hop.value AS name, line.calls AS waiting_count,
        (SELECT max(worker.seen_at)
           FROM dispatcher_worker AS worker
-         WHERE hop.queue = ANY (worker.queues)) AS worker_seen_at
+         WHERE hop.value = ANY (worker.queues)) AS worker_seen_at
   FROM hop
  CROSS JOIN LATERAL (
        SELECT count(*) AS calls
@@ -17,9 +17,9 @@ SELECT hop.queue AS name, line.calls AS waiting_count,
                         FROM dispatcher_callqueue AS call
                        WHERE {{waits_in(call, site.lane_id)}}
                        LIMIT %(most)s::int) AS waiting
-                WHERE site.place = 0 AND site.queue = hop.queue
+                WHERE site.place = 0 AND site.queue = hop.value
                 LIMIT %(most)s::int) AS call) AS line
  WHERE line.calls > 0
-   AND NOT {{queue_has_worker(hop.queue, {{now}})}}
-   AND {{queue_delivery(hop.queue)}} <> 'http'
- ORDER BY hop.queue
+   AND NOT {{queue_has_worker(hop.value, {{now}})}}
+   AND {{queue_delivery(hop.value)}} <> 'http'
+ ORDER BY hop.value

@@ -1,24 +1,16 @@
 -- trim_shares: delete what shares of fair keys have got where it no longer counts: all of a key for which no lane
 -- waits, or that is gone, and what is so far behind the clock that the clock counts in its place (see the function
 -- shares). Up to `most`. The keys are locked, so no trip is about to write them; a share that a user has locked stays.
-WITH RECURSIVE hop AS (
-    (SELECT share.key_id FROM dispatcher_share AS share ORDER BY share.key_id LIMIT 1)
-     UNION ALL
-    SELECT next.key_id
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT share.key_id FROM dispatcher_share AS share
-            WHERE share.key_id > hop.key_id ORDER BY share.key_id LIMIT 1) AS next
-), mine AS MATERIALIZED (
-    SELECT hop.key_id, key.id IS NOT NULL AS is_mine,
+WITH RECURSIVE {{hops(hop, dispatcher_share, key_id, true, 0, true)}}, mine AS MATERIALIZED (
+    SELECT hop.value AS key_id, key.id IS NOT NULL AS is_mine,
            (SELECT site.lane_id FROM dispatcher_lanesite AS site
-             WHERE site.place = hop.key_id ORDER BY site.queue LIMIT 1) IS NULL AS is_idle,
+             WHERE site.place = hop.value ORDER BY site.queue LIMIT 1) IS NULL AS is_idle,
            (SELECT known.id FROM dispatcher_ratelimitkey AS known
-             WHERE known.id = hop.key_id LIMIT 1) IS NULL AS is_gone
+             WHERE known.id = hop.value LIMIT 1) IS NULL AS is_gone
       FROM hop
       LEFT JOIN LATERAL (
            SELECT key.id FROM dispatcher_ratelimitkey AS key
-            WHERE key.id = hop.key_id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS key ON true
+            WHERE key.id = hop.value LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS key ON true
 ), old AS (
     SELECT share.ctid AS row
       FROM mine

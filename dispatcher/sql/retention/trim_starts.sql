@@ -2,37 +2,23 @@
 -- newest: it holds the running total, and the throttle follows it. All of a key that is gone.
 -- Up to `most` starts of `most_keys` keys; `last` is where the next look goes on, or 0 where the table ends. Hops from
 -- key to key on the index start_key, and reads of each no more than it deletes.
-WITH RECURSIVE {{clock}}, hop AS (
-    (SELECT start.key_id, 1 AS number
-       FROM dispatcher_start AS start
-      WHERE start.key_id > %(key)s::bigint
-      ORDER BY start.key_id
-      LIMIT 1)
-     UNION ALL
-    SELECT next.key_id, hop.number + 1
-      FROM hop
-     CROSS JOIN LATERAL (
-           SELECT start.key_id
-             FROM dispatcher_start AS start
-            WHERE start.key_id > hop.key_id
-            ORDER BY start.key_id
-            LIMIT 1) AS next
-     WHERE hop.number < %(most_keys)s::int
-), kept AS MATERIALIZED (
-    SELECT hop.key_id, key.id IS NULL AS is_gone, newest.at, newest.total,
+WITH RECURSIVE {{clock}},
+{{hops(hop, dispatcher_start, key_id, true, %(key)s::bigint, hop.number < %(most_keys)s::int)}},
+kept AS MATERIALIZED (
+    SELECT hop.value AS key_id, key.id IS NULL AS is_gone, newest.at, newest.total,
            -- Kept for twice as long: in a session's time zone a day may have 23 hours.
            COALESCE(GREATEST(key.rate_period, key.override_rate_period), '0') + %(margin)s::interval AS longest
       FROM hop
      CROSS JOIN LATERAL (
            SELECT start.at, start.total
              FROM dispatcher_start AS start
-            WHERE start.key_id = hop.key_id
+            WHERE start.key_id = hop.value
             ORDER BY start.key_id DESC, start.at DESC, start.total DESC
             LIMIT 1) AS newest
       LEFT JOIN LATERAL (
            SELECT key.id, key.rate_period, key.override_rate_period
              FROM dispatcher_ratelimitkey AS key
-            WHERE key.id = hop.key_id
+            WHERE key.id = hop.value
             LIMIT 1) AS key ON true
 ), old AS MATERIALIZED (
     SELECT kept.key_id, old.row
@@ -54,6 +40,6 @@ WITH RECURSIVE {{clock}}, hop AS (
 )
 SELECT count(*) AS trimmed,
        CASE WHEN count(*) = %(most)s::int THEN max(old.key_id) - 1
-            WHEN (SELECT count(*) FROM hop) = %(most_keys)s::int THEN (SELECT max(hop.key_id) FROM hop)
+            WHEN (SELECT count(*) FROM hop) = %(most_keys)s::int THEN (SELECT max(hop.value) FROM hop)
             ELSE 0 END AS last
   FROM old
