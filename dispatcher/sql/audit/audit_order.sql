@@ -15,12 +15,7 @@ SELECT 'call ' || head.id AS what, head.id::text AS target, head.version,
        count(*) OVER () AS total
   FROM clock
  CROSS JOIN flown
- CROSS JOIN LATERAL (
-       SELECT call.id, call.position, call.created_at, call.expires_at, call.xmin::text AS version
-         FROM dispatcher_callqueue AS call
-        WHERE {{waits_in(call, flown.lane_id)}}
-        ORDER BY call.position
-        LIMIT 1) AS head
+ CROSS JOIN LATERAL {{first_call_in(flown.lane_id)}} AS head
  WHERE head.position < flown.position AND {{not_expired(head, clock.now)}}
  ORDER BY head.id
  LIMIT %(most)s::int

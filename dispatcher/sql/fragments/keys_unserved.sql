@@ -27,12 +27,7 @@ unserved AS MATERIALIZED (
             WHERE site.place = hop.value AND site.queue = parked.queue
             ORDER BY site.priority DESC, site.served_at, site.lane_id
             LIMIT 1) AS front
-      LEFT JOIN LATERAL (
-           SELECT call.id, call.costs, call.expires_at, call.xmin::text AS version
-             FROM dispatcher_callqueue AS call
-            WHERE {{waits_in(call, front.lane_id)}}
-            ORDER BY call.position
-            LIMIT 1) AS head ON true
+      LEFT JOIN LATERAL {{first_call_in(front.lane_id)}} AS head ON true
      CROSS JOIN LATERAL (SELECT COALESCE((head.costs ->> key.name)::int, 1) AS cost) AS cost
      CROSS JOIN LATERAL (
            SELECT CASE WHEN count(*) < 20 THEN COALESCE(sum(COALESCE((first.costs ->> key.name)::int, 1)), 0)
@@ -46,9 +41,7 @@ unserved AS MATERIALIZED (
             CROSS JOIN LATERAL (
                   SELECT lane.queue, lane.key_ids
                     FROM dispatcher_lane AS lane WHERE lane.id = ready.lane_id LIMIT 1) AS lane
-             LEFT JOIN LATERAL (
-                  SELECT call.costs FROM dispatcher_callqueue AS call
-                   WHERE {{waits_in(call, ready.lane_id)}} ORDER BY call.position LIMIT 1) AS first ON true
+             LEFT JOIN LATERAL {{first_call_in(ready.lane_id)}} AS first ON true
             WHERE {{lane_spends(lane, key)}}) AS claimed
      WHERE (key.id IS NULL
             OR ({{has_room(key, 1, clock.now)}}

@@ -35,11 +35,8 @@ SELECT stopping.name AS stopped_by, stopping.members, COALESCE(stopping.has_room
   LEFT JOIN dispatcher_lanesite AS site ON site.lane_id = call.lane_id AND call.oversized_key_id IS NULL
   LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = site.place
   LEFT JOIN LATERAL (
-       SELECT COALESCE((head.costs ->> key.name)::int, 1) AS cost
-         FROM dispatcher_callqueue AS head
-        WHERE {{waits_in(head, call.lane_id)}}
-        ORDER BY head.position
-        LIMIT 1) AS head ON key.id IS NOT NULL
+       SELECT COALESCE((first.costs ->> key.name)::int, 1) AS cost
+         FROM {{first_call_in(site.lane_id)}} AS first) AS head ON key.id IS NOT NULL
   LEFT JOIN LATERAL (
        SELECT allowed.name,
               {{has_room(allowed, head.cost, clock.now)}}
