@@ -1,7 +1,7 @@
 """A tick: serve what time has brought, find what no trip would look at; and the nightly cleanup."""
 
 import logging
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic, sleep
 
@@ -36,12 +36,10 @@ class _Look:
 
     due: schedule.Due
     stranded: recovery.Stranded | None
-    wait: timedelta | None
-    """The time until something falls due."""
 
     def next_due(self) -> timedelta | None:
         """Return the time until something falls due, after what was found is served."""
-        return schedule.next_due() if any(astuple(self.due)) else self.wait
+        return schedule.next_due() if self.due.is_any else self.due.wait
 
 
 def tick(*, now: datetime | None = None) -> int:
@@ -80,9 +78,9 @@ def sweep() -> int:
 
 def _look(*, sweeps: bool = True, now: datetime | None = None) -> _Look:
     with sql.together():
-        due, wait = schedule.ask_due(now=now), schedule.ask_next_due(now=now)
+        due = schedule.ask_due(now=now)
         stranded = _ask_stranded() if sweeps else None
-    return _Look(due=due.row(), stranded=None if stranded is None else stranded.row(), wait=wait.row())
+    return _Look(due=due.row(), stranded=None if stranded is None else stranded.row())
 
 
 @publish.eager_errors_last()

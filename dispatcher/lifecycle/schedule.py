@@ -1,7 +1,7 @@
 """Due: what depends on time, or completes what others left: notes, calls whose time has come, calls that expire."""
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 
 from dispatcher import sql
@@ -27,6 +27,13 @@ class Due:
     """A lane is ready."""
     has_overrides: bool
     """An override has ended that is still on its key."""
+    wait: timedelta | None
+    """The time until something falls due, None if nothing will; negative if it is late."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there is something to do now."""
+        return any(found is True for found in astuple(self))
 
 
 def ask_due(*, now: datetime | None = None) -> sql.Asked[Due]:
@@ -66,10 +73,5 @@ def discard_expired(*, now: datetime | None = None) -> int:
 
 
 def next_due(*, now: datetime | None = None) -> timedelta | None:
-    """Return the time until something falls due, None if nothing will; negative if it is late."""
-    return ask_next_due(now=now).row()
-
-
-def ask_next_due(*, now: datetime | None = None) -> sql.Asked[timedelta | None]:
-    """Ask for the time until something falls due; see next_due."""
-    return sql.ask("next_due", timedelta, {"now": now})
+    """Return the time until something falls due; see Due.wait."""
+    return ask_due(now=now).row().wait

@@ -45,7 +45,6 @@ OF_A_CALL: Final = [
 OF_A_TICK: Final = [
     hot("find_due", 50),
     hot("find_due", 100, now=NOW),
-    hot("next_due", 50),
     hot("wake_due", 20, PASS, **DUE),
     hot("wake_due", 1_000, PASS, **DUE, now=NOW),
     hot("discard_expired", 20, PASS, **DUE),

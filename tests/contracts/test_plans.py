@@ -94,7 +94,7 @@ def test_the_plans_would_show_a_table_that_is_read_whole() -> None:
     """The tests above can fail: without its indexes, a statement reads everything."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("DROP INDEX call_due, call_due_queue")
-        plan = explain(hot("next_due", 50))
+        plan = explain(hot("find_due", 50))
         transaction.set_rollback(True)
     assert read_whole(plan)
     assert buffers(plan) > 50
