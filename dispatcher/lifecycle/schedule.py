@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.models import CallQueue, Worker
 from dispatcher.states import DUE, WAITING, State
 
 
@@ -52,17 +53,23 @@ def wake_due(queues: Collection[str] | None = None, *, now: datetime | None = No
 
 
 def wake_returned(queues: Collection[str], tasks: Collection[str], *, now: datetime | None = None) -> int:
-    """Let the calls of these queues and tasks that came back without a start go on, if a live worker knows the task.
+    """Let the calls of these queues and tasks that came back without a start go on, if a live worker knows the tasks.
 
-    Return how many. They are noted: after the commit the caller dispenses.
+    Their time comes now. Return how many; the caller dispenses after the commit.
     """
-    params = {"queues": list(queues), "tasks": list(tasks), "most": conf().batch, "now": now}
-    count = 0
+    at, woken = now or sql.now(), 0
+    served = {"queues__contains": list(queues), "tasks__contains": list(tasks), "serves_until__gt": at}
+    if not Worker.objects.filter(**served).exists():
+        return 0
+    returned = CallQueue.objects.filter(returns__gt=0, finished_at=None, state=State.SCHEDULED, scheduled_at__gt=at)
+    mine = returned.filter(queue__in=queues, task__in=tasks).select_for_update(skip_locked=True, no_key=True)
     while True:
-        (woken,) = sql.fetch("wake_returned", int, params)
-        count += woken
-        if woken < conf().batch:
-            return count
+        with sql.atomic():
+            ids = list(mine.order_by("id").values_list("id", flat=True)[: conf().batch])
+            CallQueue.objects.filter(id__in=ids).update(scheduled_at=at)
+        woken += wake_due(queues, now=now)
+        if len(ids) < conf().batch:
+            return woken
 
 
 def discard_expired(*, now: datetime | None = None) -> int:

@@ -53,7 +53,6 @@ OF_A_TICK: Final = [
     hot("note_stranded", 1_500, PASS, now=NOW),
     hot("release_oversized", 100, PASS),
     hot("record_heartbeat", 200, **WORKER, queues=["served"], calls=[RUNNING], tickets=[RUNNING], now=NOW),
-    hot("wake_returned", 500, queues=["served"], now=NOW),
 ]
 OF_A_WHILE: Final = [
     hot("lock_expired", 8_000, now=NOW + LEASE, serves_http=True),
