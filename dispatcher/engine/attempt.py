@@ -179,8 +179,7 @@ class Attempt:
 def claim_or_wait(call_id: UUID, ticket: UUID, *, claim_id: UUID, worker: UUID | None = None) -> Claimed | Refused:
     """Claim a call under this id; where the database is unavailable, for as long as `patience` lasts."""
     delay = claim.slack(is_cold=not sql.has_run("claim_call"))
-    first = partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker, delay=delay)
-    return retry_while_unavailable(partial(_claim_unchecked, first), again=first)
+    return retry_while_unavailable(partial(claim.claim, call_id, ticket, claim_id=claim_id, worker=worker, delay=delay))
 
 
 def retry_while_unavailable(
@@ -213,19 +212,6 @@ def retry_while_unavailable(
         sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- so that not all come back at once
         pause = min(2 * pause, _LONGEST_PAUSE_S)
         work = again or work
-
-
-def _claim_unchecked(first: Callable[[], Claimed | Refused]) -> Claimed | Refused:
-    """Claim; on a connection that was kept, that is its check, too: a broken one is replaced."""
-    if not sql.skip_check():
-        return first()
-    try:
-        return first()
-    except sql.DATABASE_ERRORS as fault:
-        if sql.interruption_of(fault) is not None or not sql.is_unavailable(fault):
-            raise
-        sql.discard_connection()
-    return first()
 
 
 def record(ended: Ended, *, queue: str | None = None) -> bool:

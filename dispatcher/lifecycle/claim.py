@@ -135,7 +135,7 @@ def _claim(
     while True:
         sample()
         asked_at = monotonic()
-        answers = sql.fetch("claim_call", _Answer, {**params, **tuning(taker)})
+        answers = sql.fetch_checked("claim_call", _Answer, {**params, **tuning(taker)})
         if not answers:
             return Refused.STALE
         (answer,) = answers

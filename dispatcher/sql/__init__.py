@@ -258,26 +258,22 @@ def fetch(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
     return ask(name, row, params).rows()
 
 
-def skip_check() -> bool:
-    """Let the next statement be the check of a connection that was kept, where one is due; return whether it is.
+def fetch_checked(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
+    """Run `name`.sql and return its rows; on a connection that was kept it is also the check, where one is due.
 
-    It saves the trip of Django's own check. The caller tries again where the statement finds the connection broken.
+    It saves the trip of Django's own check. The statement runs again where it finds the connection broken: it only
+    reads, or may be repeated.
     """
     wrapper: Any = connection()
-    if wrapper.connection is None or in_transaction() or not wrapper.health_check_enabled or wrapper.health_check_done:
-        return False
-    wrapper.health_check_done = True
-    return True
-
-
-def fetch_checked(name: str, row: type[Row], params: Mapping[str, Any]) -> list[Row]:
-    """Run `name`.sql, which only reads, and return its rows; it is also the check of a connection, see skip_check."""
-    if skip_check():
+    is_due = wrapper.connection is not None and wrapper.health_check_enabled and not wrapper.health_check_done
+    if is_due and not in_transaction():
+        wrapper.health_check_done = True
         try:
             return fetch(name, row, params)
         except DATABASE_ERRORS as error:
-            if not is_unavailable(error):
+            if interruption_of(error) is not None or not is_unavailable(error):
                 raise
+            discard_connection()
     return fetch(name, row, params)
 
 
