@@ -136,9 +136,8 @@ def _note(stranded: recovery.Stranded) -> int:
 
 def place_unplaced() -> int:
     """Put calls into their lanes that their senders left without one, and serve them; return how many."""
-    found = place.next_unplaced(_Sweep.position, conf().batch)
-    _Sweep.position = found.last
-    return sent.serve(unplaced=found.calls, lock_wait=_LOCK_WAIT)
+    calls, _Sweep.position = place.next_unplaced(_Sweep.position, conf().batch)
+    return sent.serve(unplaced=calls, lock_wait=_LOCK_WAIT)
 
 
 def cleanup(*, now: datetime | None = None) -> int:

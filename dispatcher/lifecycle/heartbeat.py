@@ -47,15 +47,9 @@ def record(worker: WorkerInfo, held: Sequence[ReservedCall], *, now: datetime | 
     settings = conf()
     grace = settings.queue_grace or timedelta(0)
     params = {
-        "worker": worker.id,
-        "name": worker.name,
-        "host": worker.host,
-        "pid": worker.pid,
-        "pool": worker.pool,
-        "processes": worker.processes,
+        **vars(worker),
         "queues": list(worker.queues),
         "deliveries": [lanes.declared_delivery(queue) for queue in worker.queues],
-        "tasks": worker.tasks,
         "calls": [call for call, _ in held],
         "tickets": [ticket for _, ticket in held],
         "lease": settings.run_lease,

@@ -28,14 +28,6 @@ FIRST = -(2**63)
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnplacedCalls:
-    """Calls that have no lane yet, and where the next look goes on."""
-
-    calls: list[UUID]
-    last: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Placed:
     """A call that was put into its lane."""
 
@@ -73,15 +65,15 @@ def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
     return [*_place(mixed, partial(_place_together, missing, senders, lock_wait), waits)]
 
 
-def next_unplaced(after: int, most: int) -> UnplacedCalls:
-    """Look for calls without a lane among the next `most` after a position, in order of sending.
+def next_unplaced(after: int, most: int) -> tuple[list[UUID], int]:
+    """Return calls without a lane, up to `most` after a position, in order of sending, and where the next look goes on.
 
     They are what a sender leaves that dies between its commit and its hook, or that another transaction stopped.
     """
     unplaced = CallQueue.objects.filter(lane=None, finished_at=None, position__gt=after).order_by("position", "id")
     with sql.own_transaction(in_order=True):
         found = list(unplaced.values_list("id", "position")[:most])
-    return UnplacedCalls(calls=[call for call, _ in found], last=found[-1][1] if len(found) == most else FIRST)
+    return [call for call, _ in found], found[-1][1] if len(found) == most else FIRST
 
 
 def _missing(placements: Sequence[Placement]) -> tuple[dict[str, Policy], set[str]]:

@@ -9,7 +9,7 @@
 WITH {{clock}}, known AS MATERIALIZED (
     SELECT worker.serves_until, worker.queues, worker.tasks
       FROM dispatcher_worker AS worker
-     WHERE worker.id = %(worker)s::uuid
+     WHERE worker.id = %(id)s::uuid
 ), alive AS (
     UPDATE dispatcher_worker AS worker
        SET seen_at = clock.now, processes = %(processes)s::int, lost_at = NULL,
@@ -20,11 +20,11 @@ WITH {{clock}}, known AS MATERIALIZED (
                                ELSE worker.serves_until END
       FROM clock
      WHERE worker.id = (SELECT mine.id FROM dispatcher_worker AS mine
-                         WHERE mine.id = %(worker)s::uuid FOR NO KEY UPDATE SKIP LOCKED)
+                         WHERE mine.id = %(id)s::uuid FOR NO KEY UPDATE SKIP LOCKED)
 ), registered AS (
     INSERT INTO dispatcher_worker
            (id, name, host, pid, pool, processes, queues, tasks, started_at, seen_at, serves_until)
-    SELECT %(worker)s::uuid, %(name)s::text, %(host)s::text, %(pid)s::int, %(pool)s::text, %(processes)s::int,
+    SELECT %(id)s::uuid, %(name)s::text, %(host)s::text, %(pid)s::int, %(pool)s::text, %(processes)s::int,
            %(queues)s::text[], %(tasks)s::text[], clock.now, clock.now, clock.now + %(serves)s::interval
       FROM clock
      -- One that is being changed would be waited for.
@@ -46,7 +46,7 @@ WITH {{clock}}, known AS MATERIALIZED (
       FROM unnest(%(calls)s::uuid[], %(tickets)s::uuid[]) AS reserved (call_id, ticket)
       JOIN dispatcher_callqueue AS call ON call.id = reserved.call_id AND call.ticket = reserved.ticket
       JOIN dispatcher_slot AS held ON held.call_id = call.id
-     WHERE held.started_at IS NULL OR held.worker_id IS NULL OR held.worker_id = %(worker)s::uuid
+     WHERE held.started_at IS NULL OR held.worker_id IS NULL OR held.worker_id = %(id)s::uuid
        FOR NO KEY UPDATE OF held SKIP LOCKED
 ), unnoted AS MATERIALIZED (
     SELECT call.id
@@ -61,7 +61,7 @@ WITH {{clock}}, known AS MATERIALIZED (
      WHERE call.id = unnoted.id
 ), renewed AS (
     UPDATE dispatcher_slot AS slot
-       SET lease_until = clock.now + %(lease)s::interval, worker_id = %(worker)s::uuid
+       SET lease_until = clock.now + %(lease)s::interval, worker_id = %(id)s::uuid
       FROM clock, mine
      WHERE slot.id = mine.id
     RETURNING slot.id
