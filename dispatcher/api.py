@@ -219,7 +219,7 @@ def _limited() -> None:
     sql.after_commit(dispenser.serve_limited)
 
 
-def _moved(moved: Sequence[control.Moved]) -> list[UUID]:
+def _moved(moved: Sequence[CallQueue]) -> list[UUID]:
     sent.after_commit(moved)
     return [row.id for row in moved]
 

@@ -21,10 +21,8 @@ from dispatcher import lanes, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Ending, InFlight
 from dispatcher.engine import dispenser, ends, sent
-from dispatcher.engine.stop import stop
 from dispatcher.lifecycle import claim, finish, run
 from dispatcher.lifecycle.claim import Claimed, Refused
-from dispatcher.lifecycle.control import Moved
 from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.models import CallQueue
 from dispatcher.request import Changes
@@ -219,7 +217,7 @@ def record(ended: Ended, *, queue: str | None = None) -> bool:
     if ended.ending.changes is not None:
         return _end_and_change(ended, ended.ending.changes, queue=queue)
     if ended.ending.state is State.AVAILABLE:
-        return stop(ended)
+        return ends.stop(ended)
     return ends.record_one(ended, queue=queue)
 
 
@@ -240,5 +238,5 @@ def _end_and_change(ended: Ended, changes: Changes, *, queue: str | None) -> boo
         if is_recorded:
             sql.after_commit(dispenser.dispense_briefly)
             if finish.amend(call, changes):
-                sent.after_commit([Moved(id=call, lane_id=None, state=State.AVAILABLE)])
+                sent.after_commit([CallQueue(id=call, lane_id=None, state=State.AVAILABLE)])
     return is_recorded

@@ -1,6 +1,7 @@
 """Ends: record how attempts ended, and let the next calls go with the room that they give back, in the same trip."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from time import monotonic, sleep
@@ -12,10 +13,15 @@ from psycopg.errors import LockNotAvailable
 from dispatcher import ending, sql
 from dispatcher.ending import InFlight
 from dispatcher.engine import dispenser
-from dispatcher.lifecycle import claim, finish, schedule, take
+from dispatcher.history import By
+from dispatcher.lifecycle import claim, control, finish, schedule, take
 from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.take import Taker
+from dispatcher.limits.policy import LONGEST_PERIOD
+from dispatcher.models import RateLimitKey, Slot
 from dispatcher.states import State
+
+logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
@@ -86,6 +92,44 @@ def record_one(ended: Ended, *, queue: str | None = None, patience: timedelta | 
     with sql.own_transaction():
         is_restored = claim.restore(ended.call_id, ended.ticket, claim_id=ended.claim_id)
         return bool(is_restored and record([ended], queue=queue, patience=patience))
+
+
+def stop(ended: Ended, *, by: By | None = None) -> bool:
+    """Let the call wait again and block the keys that the provider stopped: both or neither, so nothing slips through.
+
+    For 366 days at the most. Return whether the ticket still held the call. by: who reports it, for the history.
+    """
+    pause = min(ended.ending.wait or timedelta(0), LONGEST_PERIOD)
+    with sql.own_transaction(lock_wait=finish.LOCK_WAIT):
+        names, is_spent = _stopped_keys(ended.call_id, ended.ending.key)
+        # A call that spends no key that could hold it back waits by itself.
+        wait = None if is_spent else pause
+        if finish.requeue(ended.call_id, ended.ticket, Requeue.STOPPED, claim_id=ended.claim_id, wait=wait) is None:
+            return False
+        control.block(pause, names=names, by=by)
+        sql.after_commit(dispenser.dispense_briefly)
+    return True
+
+
+def _stopped_keys(call_id: UUID, named: str | None) -> tuple[Collection[str], bool]:
+    """Return the names of the keys that a provider stops, and whether the call spends one: by default those it spends.
+
+    Of groups the chosen keys alone: the provider refuses the account or address that the call used; others go on.
+    """
+    held = Slot.objects.filter(call=call_id, key__isnull=False, key__is_group=False)
+    rows = list(held.values_list("key__name", "call__chosen_keys"))
+    spent = {name for name, _ in rows}
+    if named is not None and (named in spent or RateLimitKey.objects.filter(name=named).exists()):
+        return [named], named in spent
+    chosen = {name for _, keys in rows for name in (keys or {}).values()}
+    stopped = spent & chosen if chosen else spent
+    if named is not None:
+        logger.warning(
+            "RateLimited names the key %r, which does not exist; the call's own keys are blocked instead: %s",
+            named,
+            ", ".join(sorted(stopped)) or "it has none",
+        )
+    return stopped, bool(stopped)
 
 
 def fail_unread(call_id: UUID, ticket: UUID, error: BaseException) -> bool:

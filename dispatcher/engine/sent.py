@@ -12,7 +12,6 @@ from dispatcher import lanes, sql
 from dispatcher.engine import dispenser
 from dispatcher.lifecycle import place as placing
 from dispatcher.lifecycle import send, wake
-from dispatcher.lifecycle.control import Moved
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 
@@ -39,7 +38,7 @@ def write(drafts: Sequence[send.Draft]) -> list[CallQueue]:
     return sent.calls
 
 
-def after_commit(calls: Iterable[CallQueue | Moved], *, seen_at: float = -inf) -> None:
+def after_commit(calls: Iterable[CallQueue], *, seen_at: float = -inf) -> None:
     """Serve calls after the commit, together with the others of the transaction, once; not those that have to wait.
 
     seen_at: see send.Sent. No process is woken where the commit came so soon that one which has become idle
@@ -74,7 +73,7 @@ def serve(firsts: Collection[UUID] = (), unplaced: Collection[UUID] = (), *, loc
     firsts: of each lane the first of the calls that came to it. lock_wait: see place.place.
     """
     placed = placing.place(unplaced, lock_wait=lock_wait or lanes.LOCK_WAIT)
-    ready = {row.lane_id: row.id for row in reversed(placed) if row.state == State.AVAILABLE}
+    ready = {call.lane_id: call.id for call in reversed(placed) if call.state == State.AVAILABLE}
     firsts = [*firsts, *ready.values()]
     if firsts and (queues := wake.dispensed(wake.ask(calls=firsts))):
         dispenser.dispense_briefly(queues=queues)

@@ -42,15 +42,6 @@ class _Blocked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
-    """A call that waits again, for its time or in its lane, if it has one yet; those that were moved come in order."""
-
-    id: UUID
-    lane_id: int | None
-    state: State
-
-
-@dataclass(frozen=True, kw_only=True)
 class Revoked:
     """The calls that exist of those that were revoked, and those that were ended."""
 
@@ -181,7 +172,7 @@ def revoke(calls: Iterable[UUID], *, now: datetime | None = None) -> Revoked:
         return Revoked(calls=found, cancelled=_cancel(found, only_revoked=False, now=now))
 
 
-def retry(calls: Iterable[UUID]) -> list[Moved]:
+def retry(calls: Iterable[UUID]) -> list[CallQueue]:
     """Let ended calls wait again from attempt 0, their error history kept; return those that moved."""
     cleared = ("finished_at", "started_at", "dispatched_at", "published_at", "scheduled_at", "expires_at")
     counts = dict.fromkeys(("attempt", "crashes", "returns"), 0)
@@ -189,15 +180,15 @@ def retry(calls: Iterable[UUID]) -> list[Moved]:
     return _move(calls, TERMINAL, state=State.AVAILABLE, is_revoked=False, **counts, **empty)
 
 
-def activate(calls: Iterable[UUID]) -> list[Moved]:
+def activate(calls: Iterable[UUID]) -> list[CallQueue]:
     """Let pending calls wait, for their time or their limits; return those that moved."""
     is_early = When(scheduled_at__gt=_now(), then=Value(State.SCHEDULED))
     return _move(calls, [State.PENDING], state=Case(is_early, default=Value(State.AVAILABLE)))
 
 
-def run_now(calls: Iterable[UUID]) -> list[Moved]:
+def run_now(calls: Iterable[UUID]) -> list[CallQueue]:
     """Let calls wait at the front of their lanes, whatever time they were sent for; limits still hold."""
-    return sql.fetch("run_calls_now", Moved, {"calls": list(calls)})
+    return sql.fetch("run_calls_now", CallQueue, {"calls": list(calls)})
 
 
 def _switch(name: str, *, is_paused: bool, kind: str, by: Mapping[str, str]) -> int:
@@ -248,17 +239,17 @@ def _cancel(ids: list[UUID], *, only_revoked: bool, now: datetime | None) -> lis
     return sql.fetch("cancel_calls", UUID, {"calls": ids, "only_revoked": only_revoked, "now": now})
 
 
-def _move(calls: Iterable[UUID], states: Iterable[State], **changes: Any) -> list[Moved]:
+def _move(calls: Iterable[UUID], states: Iterable[State], **changes: Any) -> list[CallQueue]:
     """Change those of these calls that are in these states; leave a note for each lane, whose first call may differ."""
     with sql.own_transaction():
         rows = CallQueue.objects.filter(id__in=_locked(calls, states)).order_by("position", "id")
         rows.update(**changes)
-        moved = list(rows.values_list("id", "lane_id", "state", "position"))
+        moved = list(rows.only("lane_id", "state", "position"))
         # The lowest position of each lane is written last.
-        firsts = {lane: position for _, lane, _, position in reversed(moved)}
+        firsts = {call.lane_id: call.position for call in reversed(moved)}
         Note.objects.bulk_create(
             Note(at=_now(), lane_id=lane, is_forced=True, position=position)
             for lane, position in firsts.items()
             if lane is not None
         )
-    return [Moved(id=call, lane_id=lane, state=State(state)) for call, lane, state, _ in moved]
+    return moved

@@ -3,7 +3,6 @@
 import logging
 import random
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -27,19 +26,10 @@ FIRST = -(2**63)
 """Before all positions."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Placed:
-    """A call that was put into its lane."""
-
-    id: UUID
-    lane_id: int
-    state: str
-
-
 _Group = tuple[Kind, Sequence[UUID]]
 
 
-def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[Placed]:
+def place(calls: Collection[UUID], *, lock_wait: timedelta) -> list[CallQueue]:
     """Put these calls into their lanes; return those that were.
 
     Those whose key or lane another open transaction has made are left for a later time, after a wait of `lock_wait`.
@@ -88,8 +78,8 @@ def _missing(placements: Sequence[Placement]) -> tuple[dict[str, Policy], set[st
 
 
 def _place(
-    groups: Sequence[_Group], together: Callable[[Sequence[_Group]], list[Placed]], waits: Iterator[int]
-) -> Iterator[Placed]:
+    groups: Sequence[_Group], together: Callable[[Sequence[_Group]], list[CallQueue]], waits: Iterator[int]
+) -> Iterator[CallQueue]:
     """Place all at once; where another transaction is in the way, half by half, until it alone is left out."""
     try:
         placed = together(groups)
@@ -110,7 +100,7 @@ def _place(
 
 def _place_together(
     missing: Mapping[str, Policy], senders: Mapping[str, str], lock_wait: timedelta, groups: Sequence[_Group]
-) -> list[Placed]:
+) -> list[CallQueue]:
     """Place all. missing: the keys that are to be made. senders: who gave which policy over HTTP."""
     kinds = {kind: number for number, (kind, _) in enumerate(groups)}
     params = {
@@ -122,4 +112,4 @@ def _place_together(
         policies = {name: policy for kind in kinds for name, policy in kind.of(missing).items()}
         lanes.make_keys(policies, senders=senders)
         lanes.make_lanes(kinds)
-        return sql.fetch("place_calls", Placed, params)
+        return sql.fetch("place_calls", CallQueue, params)

@@ -13,7 +13,6 @@ from dispatcher import api, ending, engine, sql
 from dispatcher.conf import conf
 from dispatcher.ending import Ending, Reported
 from dispatcher.engine import ends
-from dispatcher.engine.stop import stop
 from dispatcher.history import By
 from dispatcher.lifecycle import finish, run
 from dispatcher.lifecycle.finish import Ended, Requeue
@@ -104,7 +103,7 @@ def report_rate_limit(
 
     def put_off(row: ReservedCall, ticket: UUID) -> bool:
         ended = Ended(call_id=row.id, ticket=ticket, claim_id=row.claim, ending=ending.stopped(wait, key))
-        return stop(ended, by=by)
+        return ends.stop(ended, by=by)
 
     return _end_attempt(call, proof, put_off, (State.AVAILABLE, State.SCHEDULED))
 

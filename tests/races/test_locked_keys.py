@@ -17,7 +17,7 @@ from dispatcher import api, ending, engine, sql
 from dispatcher import audit as auditing
 from dispatcher.ending import InFlight
 from dispatcher.engine import ends
-from dispatcher.engine.stop import stop as stop_keys
+from dispatcher.engine.ends import stop as stop_keys
 from dispatcher.errors import RateLimited, WorkerLost
 from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
