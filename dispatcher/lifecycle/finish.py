@@ -1,11 +1,10 @@
 """Finish: how attempts ended, as `take` records it; and calls that wait again without an end of their own."""
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,7 +13,6 @@ from dispatcher.conf import conf
 from dispatcher.ending import Ending
 from dispatcher.models import CallQueue
 from dispatcher.request import Changes
-from dispatcher.signals import call_finished
 from dispatcher.states import TERMINAL, State
 
 LOCK_WAIT: Final = timedelta(milliseconds=20)
@@ -23,11 +21,6 @@ FREE: Final = 2
 """How many times in a row a call goes back to its lane at once: a message or a process may be lost by accident."""
 _GOES_ON: Final = (State.AVAILABLE, State.SCHEDULED, State.DISPATCHED)
 """The states of a call that another attempt follows."""
-_SOON: Final = timedelta(seconds=0.5)
-_FIRST: Final = timedelta(minutes=1)
-"""The first wait, or `dispatch_lease` if that is shorter."""
-_LONGEST: Final = 12
-"""The longest wait in `dispatch_lease`s: an hour by default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,19 +49,6 @@ def params_of(ends: Sequence[Ended]) -> dict[str, Any]:
         "errors": [each.ending.error and json.dumps(each.ending.error) for each in ends],
         "waits": [each.ending.wait for each in ends],
     }
-
-
-def report_many(
-    ends: Sequence[Ended],
-    recorded: Collection[UUID],
-    report: Callable[[Callable[[], object]], object] = sql.after_commit,
-) -> None:
-    """Report each of these ends that was recorded to the receivers of `call_finished`; report: calls them."""
-    if call_finished.has_listeners(CallQueue):
-        for each in ends:
-            if each.call_id in recorded:
-                facts = {"call_id": each.call_id, "state": each.ending.state, "error": each.ending.error}
-                report(partial(call_finished.send_robust, sender=CallQueue, **facts))
 
 
 def is_recorded(ended: Ended) -> bool:
@@ -125,7 +105,6 @@ def requeue(
     claim_id: the only claim whose call this may be, where that is active; any, without one. wait: not before this time
     has passed. What it frees is noted: after the commit the caller dispenses.
     """
-    lease = conf().dispatch_lease
     params = {
         "call": call_id,
         "ticket": ticket,
@@ -133,9 +112,7 @@ def requeue(
         "claim": claim_id,
         "wait": wait,
         "free": FREE,
-        "soon": _SOON,
-        "first": min(_FIRST, lease),
-        "longest": _LONGEST * lease,
+        "lease": conf().dispatch_lease,
         "now": now,
     }
     return next(iter(sql.fetch("requeue_call", Requeued, params)), None)

@@ -22,7 +22,7 @@ from dispatcher.limits.turns import Turns
 from dispatcher.messages import broker
 from dispatcher.messages.message import Admitted
 from dispatcher.models import CallQueue
-from dispatcher.signals import call_dropped
+from dispatcher.signals import call_dropped, call_finished
 from dispatcher.states import State
 
 LEAD: Final = timedelta(milliseconds=10)
@@ -227,8 +227,7 @@ def take(
     begin(taken)
     if last.wake:
         sql.after_commit(partial(wake.notify, last.wake))
-    finish.report_many(ends, taken.ended, report)
-    _report_drops(rows, report)
+    _report(taken, rows, ends, report)
     return taken
 
 
@@ -295,10 +294,16 @@ def _admitted(row: Row, **changes: Any) -> Admitted:
     return Admitted(**{each.name: getattr(row, each.name) for each in fields(Admitted)} | changes)
 
 
-def _report_drops(rows: Sequence[Row], report: Callable[[Callable[[], object]], object]) -> None:
-    """Report each call that was dropped at a limit to the receivers of `call_dropped`."""
+def _report(
+    taken: Taken, rows: Sequence[Row], ends: Sequence[Ended], report: Callable[[Callable[[], object]], object]
+) -> None:
+    """Report the ends that were recorded, and the calls that were dropped at a limit, to the receivers of signals."""
+    if call_finished.has_listeners(CallQueue):
+        for each in ends:
+            if each.call_id in taken.ended:
+                facts = {"call_id": each.call_id, "state": each.ending.state, "error": each.ending.error}
+                report(partial(call_finished.send_robust, sender=CallQueue, **facts))
     if call_dropped.has_listeners(CallQueue):
         for row in rows:
             if row.fate == "dropped":
-                facts = {"call_id": row.id, "key": row.key}
-                report(partial(call_dropped.send_robust, sender=CallQueue, **facts))
+                report(partial(call_dropped.send_robust, sender=CallQueue, call_id=row.id, key=row.key))

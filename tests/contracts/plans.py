@@ -28,7 +28,7 @@ USUAL: Final[dict[str, Any]] = {
         ("call_data", "headers", "options", "retry", "result", "error", "expires_at", "args", "kwargs"), None
     ),
     **dict.fromkeys(("lease", "dispatch_lease", "ramp", "publish_after", "after_restart", "silence", "grace"), LEASE),
-    **dict.fromkeys(("soon", "first", "longest", "overdue", "long", "gap", "later", "keep", "most_ahead"), LEASE),
+    **dict.fromkeys(("soon", "overdue", "long", "gap", "later", "keep", "most_ahead"), LEASE),
     **dict.fromkeys(("margin", "late", "horizon"), MARGIN),
     **dict.fromkeys(("lead", "slack", "paced_slack"), timedelta(0)),
     **dict.fromkeys(

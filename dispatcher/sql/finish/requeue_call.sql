@@ -8,8 +8,9 @@
 --   unknown      its worker does not know the task: dispatched
 --   silent       it was fetched over HTTP, and nothing came since: active; it counts as one more crash
 -- With `wait` it is put off for so long. Lost and unknown ones are counted on the row until a start: lost ones are put
--- off from the third time on, each time for twice as long, from `first` up to `longest`; unknown ones at once, for
--- `soon` and a little more each time if a live worker of the queue knows the task (`is_known`).
+-- off after `free` times, each time for twice as long, from a minute, or a `lease` if that is shorter, up to 12 leases,
+-- an hour by default; unknown ones at once, for half a second and a little more each time if a live worker of the queue
+-- knows the task (`is_known`).
 -- No row back means the ticket was replaced, or the call is none of these.
 WITH {{clock}}, mine AS MATERIALIZED (
     SELECT call.id, call.state, call.queue, call.task, call.returns, call.published_at
@@ -25,14 +26,15 @@ WITH {{clock}}, mine AS MATERIALIZED (
     SELECT mine.id, known.is_known, spared.is_returned,
            CASE WHEN NOT spared.is_returned THEN %(wait)s::interval
                 WHEN %(reason)s::text = 'unknown' AND known.is_known
-                THEN LEAST(%(soon)s::interval * (mine.returns + 1), %(first)s::interval)
+                THEN LEAST(interval '0.5 seconds' * (mine.returns + 1), spared.first)
                 WHEN mine.returns >= spared.times
-                THEN LEAST(%(first)s::interval * power(2, LEAST(mine.returns - spared.times, 20)),
-                           %(longest)s::interval) END AS wait
+                THEN LEAST(spared.first * power(2, LEAST(mine.returns - spared.times, 20)), 12 * %(lease)s::interval)
+            END AS wait
       FROM mine
      CROSS JOIN clock
      CROSS JOIN LATERAL (SELECT %(reason)s::text IN ('lost', 'unknown') AS is_returned,
-                                CASE %(reason)s::text WHEN 'lost' THEN %(free)s::int ELSE 0 END AS times) AS spared
+                                CASE %(reason)s::text WHEN 'lost' THEN %(free)s::int ELSE 0 END AS times,
+                                LEAST(interval '1 minute', %(lease)s::interval) AS first) AS spared
      CROSS JOIN LATERAL (
            SELECT {{task_has_worker(mine.queue, mine.task, clock.now)}} AS is_known) AS known
 ), returned AS (
