@@ -1,7 +1,6 @@
 """A tick: serve what time has brought, find what no trip would look at; and the nightly cleanup."""
 
 import logging
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic, sleep
 
@@ -30,33 +29,23 @@ class _Sweep:
     position = place.FIRST
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Look:
-    """What a tick has found, in one trip."""
-
-    due: schedule.Due
-    stranded: recovery.Stranded | None
-
-    def next_due(self) -> timedelta | None:
-        """Return the time until something falls due, after what was found is served."""
-        return schedule.next_due() if self.due.is_any else self.due.wait
-
-
 def tick(*, now: datetime | None = None) -> int:
     """Serve what time has brought, and what it brings within the tick; return how many calls were dispatched.
 
     Any number of processes may. Where nothing falls due within the tick, it returns at once.
     """
     if now is not None:
-        return _serve(_look(now=now), now=now)
+        return _serve(*_look(now=now), now=now)
     settings = conf()
     until = monotonic() + settings.tick.total_seconds()
-    look = _look()
-    dispatched = _serve(look, until=until)
-    while (wait := look.next_due()) is not None and monotonic() + max(wait.total_seconds(), 0) < until:
+    due, stranded = _look()
+    dispatched = _serve(due, stranded, until=until)
+    while (wait := (schedule.ask_due().row() if due.is_any else due).wait) is not None:
+        if monotonic() + max(wait.total_seconds(), 0) >= until:
+            break
         sleep(max(wait, settings.min_pause).total_seconds())
-        look = _look(sweeps=False)
-        dispatched += _serve(look, until=until)
+        due = schedule.ask_due().row()
+        dispatched += _serve(due, until=until)
     return dispatched
 
 
@@ -76,20 +65,25 @@ def sweep() -> int:
     return stranded
 
 
-def _look(*, sweeps: bool = True, now: datetime | None = None) -> _Look:
+def _look(*, now: datetime | None = None) -> tuple[schedule.Due, recovery.Stranded]:
+    """Return what a tick has to do, in one trip."""
     with sql.together():
-        due = schedule.ask_due(now=now)
-        stranded = _ask_stranded() if sweeps else None
-    return _Look(due=due.row(), stranded=None if stranded is None else stranded.row())
+        due, stranded = schedule.ask_due(now=now), _ask_stranded()
+    return due.row(), stranded.row()
 
 
 @publish.eager_errors_last()
-def _serve(look: _Look, *, until: float | None = None, now: datetime | None = None) -> int:
+def _serve(
+    due: schedule.Due,
+    stranded: recovery.Stranded | None = None,
+    *,
+    until: float | None = None,
+    now: datetime | None = None,
+) -> int:
     """Do what was found, and nothing else: a tick that finds nothing ends with its look."""
-    due = look.due
     changed = 0
-    if look.stranded is not None:
-        changed += _note(look.stranded)
+    if stranded is not None:
+        changed += _note(stranded)
         changed += oversized.release() if due.has_oversized else 0
         changed += place_unplaced() if due.has_unplaced else 0
     changed += registered().reclaim(now=now) if due.has_overdue else 0
