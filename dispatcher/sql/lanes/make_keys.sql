@@ -1,25 +1,18 @@
 -- make_keys: make the keys that do not exist yet; a stored policy is never changed here.
 -- One that joins a group leaves a note for the group: the next trip serves what waits for it.
 -- Those with a sender were made over HTTP: who made them is recorded.
-WITH wanted AS (
-    SELECT key.name, key.concurrency, key.per_worker, key.rate_limit, key.rate_period, key.throttle_limit,
-           key.throttle_period, key.fair_by, key.weight, key.is_observed, key.is_from_template, key.sender,
-           key.policy
-      FROM unnest(%(name)s::text[], %(concurrency)s::int[], %(per_worker)s::int[], %(rate_limit)s::int[],
-                  %(rate_period)s::interval[], %(throttle_limit)s::int[], %(throttle_period)s::interval[],
-                  %(fair_by)s::text[], %(weight)s::smallint[], %(is_observed)s::bool[],
-                  %(is_from_template)s::bool[], %(sender)s::text[], %(policy)s::jsonb[])
-           AS key (name, concurrency, per_worker, rate_limit, rate_period, throttle_limit, throttle_period,
-                   fair_by, weight, is_observed, is_from_template, sender, policy)
-), made AS (
+WITH made AS (
     INSERT INTO dispatcher_ratelimitkey
            (name, concurrency, per_worker, rate_limit, rate_period, throttle_limit, throttle_period, fair_by, weight,
             is_observed, is_paused, is_from_template)
-    SELECT wanted.name, wanted.concurrency, wanted.per_worker, wanted.rate_limit, wanted.rate_period,
-           wanted.throttle_limit, wanted.throttle_period, wanted.fair_by, wanted.weight,
-           wanted.is_observed, false, wanted.is_from_template
-      FROM wanted
-     ORDER BY wanted.name
+    SELECT key.name, key.concurrency, key.per_worker, key.rate_limit, key.rate_period, key.throttle_limit,
+           key.throttle_period, key.fair_by, key.weight, key.is_observed, false, key.is_from_template
+      FROM unnest(%(name)s::text[], %(concurrency)s::int[], %(per_worker)s::int[], %(rate_limit)s::int[],
+                  %(rate_period)s::interval[], %(throttle_limit)s::int[], %(throttle_period)s::interval[],
+                  %(fair_by)s::text[], %(weight)s::smallint[], %(is_observed)s::bool[], %(is_from_template)s::bool[])
+           AS key (name, concurrency, per_worker, rate_limit, rate_period, throttle_limit, throttle_period,
+                   fair_by, weight, is_observed, is_from_template)
+     ORDER BY key.name
         ON CONFLICT (name) DO NOTHING
     RETURNING name
 ), noted AS (
@@ -37,7 +30,8 @@ WITH wanted AS (
              WHERE part.is_group ORDER BY part.name LIMIT 1) IS NOT NULL
 )
 INSERT INTO dispatcher_keychange (key, verb, actor, source, reason, before, after)
-SELECT made.name, 'make', left(wanted.sender, 255), 'http', '', '{}', wanted.policy
+SELECT made.name, 'make', left(given.sender, 255), 'http', '', '{}', given.policy
   FROM made
-  JOIN wanted ON wanted.name = made.name AND wanted.sender IS NOT NULL
+  JOIN unnest(%(name)s::text[], %(sender)s::text[], %(policy)s::jsonb[]) AS given (name, sender, policy)
+    ON given.name = made.name AND given.sender IS NOT NULL
  ORDER BY made.name

@@ -46,10 +46,9 @@ WITH slice AS MATERIALIZED (
     DELETE FROM dispatcher_slot AS slot
      WHERE slot.id = ANY (ARRAY(SELECT loose.id FROM loose))
     RETURNING slot.key_id
-), freed_keys AS MATERIALIZED (
-    SELECT DISTINCT freed.key_id AS id FROM freed WHERE freed.key_id IS NOT NULL
 ), noted AS (
-    INSERT INTO dispatcher_note (at, key_id) SELECT clock_timestamp(), freed_keys.id FROM freed_keys
+    INSERT INTO dispatcher_note (at, key_id)
+    SELECT clock_timestamp(), freed.key_id FROM freed WHERE freed.key_id IS NOT NULL GROUP BY freed.key_id
 )
 SELECT (SELECT count(*) FROM freed) AS slots,
        CASE WHEN %(slots)s::bigint[] IS NOT NULL THEN 0

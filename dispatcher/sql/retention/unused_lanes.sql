@@ -9,11 +9,7 @@ WITH empty AS MATERIALIZED (
       JOIN dispatcher_lanesite AS site ON site.lane_id = lane.id
      WHERE lane.id = ANY (%(ids)s::bigint[])
        AND site.served_at < (SELECT {{now}} - %(unused)s::interval)
-       AND (SELECT call.id
-              FROM dispatcher_callqueue AS call
-             WHERE {{waits_in(call, lane.id)}}
-             ORDER BY call.position
-             LIMIT 1) IS NULL
+       AND (SELECT first.id FROM {{first_call_in(lane.id)}} AS first) IS NULL
        AND (SELECT call.id
               FROM dispatcher_callqueue AS call
              WHERE {{waits_alone_in(call, lane.id)}}
