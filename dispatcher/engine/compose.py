@@ -62,17 +62,14 @@ def _request(call: Call, sender: Sender) -> SendRequest:
     if (call.task is None) == (call.call_data is None):
         raise CallInvalid("task", "give either a task or call_data, such as {'method': 'post', 'params': {...}}.")
     if call.call_data is None:
-        return _fenced(signature.read(call, sender))
+        request = signature.read(call, sender)
+        publish.fence(request.task)
+        return request
     for field, value in (("args", call.args), ("kwargs", call.kwargs)):
         if value:
             raise CallInvalid(field, "can't be given together with call_data; put them into its params.")
     handlers.check(call.call_data)
     return signature.read(replace(call, task=CALL_DATA_TASK), sender)
-
-
-def _fenced(request: SendRequest) -> SendRequest:
-    publish.fence(request.task)
-    return request
 
 
 def _draft(request: SendRequest, call_id: UUID | None = None) -> send.Draft:

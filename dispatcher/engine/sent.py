@@ -75,6 +75,7 @@ def serve(firsts: Collection[UUID] = (), unplaced: Collection[UUID] = (), *, loc
     placed = placing.place(unplaced, lock_wait=lock_wait or lanes.LOCK_WAIT)
     ready = {call.lane_id: call.id for call in reversed(placed) if call.state == State.AVAILABLE}
     firsts = [*firsts, *ready.values()]
-    if firsts and (queues := wake.dispensed(wake.ask(calls=firsts))):
+    # No idle worker takes the calls of a queue that is published.
+    if firsts and (queues := [woken.queue for woken in wake.ask(calls=firsts).rows() if woken.is_published]):
         dispenser.dispense_briefly(queues=queues)
     return len(placed)

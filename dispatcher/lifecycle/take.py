@@ -16,7 +16,7 @@ from dispatcher import sql
 from dispatcher.conf import conf, is_eager, needs_worker, process_silence
 from dispatcher.ending import Ending
 from dispatcher.extension import registered
-from dispatcher.lifecycle import finish, wake
+from dispatcher.lifecycle import finish
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.limits.turns import Turns
 from dispatcher.messages import broker
@@ -226,7 +226,7 @@ def take(
         taker.notes.note(asked_at, taken)
     begin(taken)
     if last.wake:
-        sql.after_commit(partial(wake.notify, last.wake))
+        sql.after_commit(partial(sql.fetch, "notify_workers", str, {"workers": last.wake}))
     _report(taken, rows, ends, report)
     return taken
 

@@ -51,20 +51,9 @@ def ask(*, calls: Collection[UUID] = (), queues: Collection[str] = ()) -> sql.As
     return sql.ask("wake_workers", Woken, params)
 
 
-def notify(processes: Collection[UUID]) -> None:
-    """Notify processes whose idle marks were taken; after that commit."""
-    if processes:
-        sql.fetch("notify_workers", str, {"workers": list(processes)})
-
-
 def ready_queues() -> list[str]:
     """Return the queues with ready lanes whose calls workers take by themselves."""
     return sql.fetch("ready_queues", str, {"deliveries": ["direct", "http"]})
-
-
-def dispensed(woken: sql.Asked[Woken]) -> list[str]:
-    """Return the queues that are dispensed: no idle worker takes their calls, they are published."""
-    return [row.queue for row in woken.rows() if row.is_published]
 
 
 def direct(queues: Sequence[str]) -> dict[str, int]:

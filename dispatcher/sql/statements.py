@@ -29,19 +29,11 @@ _SIGNATURE = re.compile(r"-- (\w+)(?:\(([\w, ]+)\))?: ")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement as the server takes it, with `$1`, `$2`, ... in place of the names of its parameters."""
+    """A statement as the server takes it, with `$1`, `$2`, ... for its parameters; or a fragment, with their names."""
 
     text: LiteralString
     parameters: tuple[str, ...]
     """The name of each parameter, in order of number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fragment:
-    """A piece of SQL that several statements share."""
-
-    text: LiteralString
-    parameters: tuple[str, ...]
 
 
 def add(root: Path) -> None:
@@ -86,10 +78,10 @@ def used(text: str) -> set[str]:
 
 
 @cache
-def fragments() -> dict[str, Fragment]:
+def fragments() -> dict[str, Statement]:
     """Return every fragment by its name."""
     return {
-        file.stem: Fragment(text=_code(file), parameters=_parameters(file))
+        file.stem: Statement(text=_code(file), parameters=_parameters(file))
         for file in _entries()
         if file.parent.name == FRAGMENTS
     }

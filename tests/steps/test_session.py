@@ -7,7 +7,6 @@ import pytest
 from django.db import OperationalError, connection
 
 from dispatcher import sql
-from dispatcher.lifecycle import wake
 from dispatcher.worker.session import Session
 from tests.builders import HERE
 from tests.races.lockstep import concurrent
@@ -77,7 +76,7 @@ def test_an_interrupt_ends_one_pause_of_a_process_without_a_database() -> None:
 def test_a_process_is_woken_by_a_notification_that_comes_with_the_answer_of_a_statement() -> None:
     session = Session(HERE.id)
     session.open([])
-    wake.notify([session.process])
+    sql.fetch("notify_workers", str, {"workers": [session.process]})
     with session.used():
         sql.now()
     assert session.take_woken()
