@@ -187,27 +187,21 @@ def _offer_on(
     try:
         broker.connect(producer.connection)
         for call in calls:
-            _ask(app, producer, call, away, answers)
+            # One that is refused must not stand in the way of those behind it.
+            try:
+                message.send(app, producer, call)
+            except Exception as refusal:
+                # Full, too large, not allowed: each broker has errors of its own.
+                if isinstance(refusal, away) or sql.is_interruption(refusal):
+                    raise
+                answers.refused[call.queue, repr(refusal)] += 1
+            else:
+                answers.taken.append(call)
     except away as fault:
         if not is_kept or broker.is_timeout(fault):
             raise
         broker.renew(producer)
         _offer_on(app, producer, calls[answers.count :], away, answers)
-
-
-def _ask(
-    app: Celery, producer: Any, call: Publishable, away: tuple[type[BaseException], ...], answers: _Answers
-) -> None:
-    """Offer one call, and note the answer; one that is refused must not stand in the way of those behind it."""
-    try:
-        message.send(app, producer, call)
-    except Exception as refusal:
-        # Full, too large, not allowed: each broker has errors of its own.
-        if isinstance(refusal, away) or sql.is_interruption(refusal):
-            raise
-        answers.refused[call.queue, repr(refusal)] += 1
-    else:
-        answers.taken.append(call)
 
 
 def _run_eagerly(app: Celery, calls: Sequence[Publishable]) -> None:
