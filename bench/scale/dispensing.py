@@ -33,7 +33,7 @@ def ticking() -> Iterator[Task]:
     yield Operation(
         name=f"{FEW} calls expired, discarding them", prepare=_expire, do=lambda _: schedule.discard_expired()
     )
-    yield Operation(name="the time until something falls due", do=lambda _: schedule.next_due())
+    yield Operation(name="the time until something falls due", do=lambda _: schedule.ask_due().row())
 
 
 def cleaning() -> Iterator[Task]:

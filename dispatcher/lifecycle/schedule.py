@@ -77,8 +77,3 @@ def discard_expired(*, now: datetime | None = None) -> int:
     params = {"now": now, "most": conf().batch, "states": [*WAITING, State.RETRYABLE]}
     (ended,) = sql.fetch_in_order("discard_expired", int, params)
     return ended
-
-
-def next_due(*, now: datetime | None = None) -> timedelta | None:
-    """Return the time until something falls due; see Due.wait."""
-    return ask_due(now=now).row().wait

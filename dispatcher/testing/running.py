@@ -260,7 +260,7 @@ def _attempts() -> dict[UUID, tuple[str, int]]:
 
 def _go_on(until: datetime | None) -> bool:
     """Set the clock to when something falls due next; return False if that is after this time."""
-    wait = None if until is None else schedule.next_due(now=sql.now())
+    wait = None if until is None else schedule.ask_due(now=sql.now()).row().wait
     if until is None or wait is None or (moment := sql.now() + max(wait, _STEP)) > until:
         return False
     sql.Clock.at = moment

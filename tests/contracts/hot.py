@@ -29,8 +29,13 @@ def trips(calls: int = CALLS) -> dict[str, Hot]:
 NOTHING: Final = hot("take", 20, queues=["nowhere"])
 ONE: Final = {"call": DISPATCHED, "ticket": DISPATCHED}
 WORKER: Final = {
-    "id": UUID(int=9), "name": "here", "host": "here", "pid": 1, "pool": "prefork",
-    "processes": 8, "serves": LEASE,
+    "id": UUID(int=9),
+    "name": "here",
+    "host": "here",
+    "pid": 1,
+    "pool": "prefork",
+    "processes": 8,
+    "serves": LEASE,
 }
 AUDIT: Final = {"most": 1_000, "late": LEASE, "needs_worker": True, "now": NOW}
 DUE: Final = {"queues": None, "states": [*states.WAITING, "retryable"]}

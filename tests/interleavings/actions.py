@@ -72,7 +72,7 @@ def come_along() -> None:
     """Make the trips that the actors have left notes for; no call may be left to the sweep of a tick."""
     audit(has_ended=False, limits_changed=True)
     engine.dispense()
-    while (wait := schedule.next_due()) is not None and wait < _SOON:
+    while (wait := schedule.ask_due().row().wait) is not None and wait < _SOON:
         time.sleep(max(0.0, wait.total_seconds()))
         engine.dispense()
     assert engine.sweep() == 0
