@@ -43,22 +43,16 @@ WITH spends AS MATERIALIZED (
            call.costs, call.created_at, call.scheduled_at
       FROM page
      CROSS JOIN LATERAL (
-           (SELECT call.id
-              FROM dispatcher_callqueue AS call
-             WHERE call.lane_id = page.lane_id AND call.position = page.position AND call.state = 'available'
-               AND call.oversized_key_id IS NULL)
+           SELECT page.id WHERE page.id IS NOT NULL
            UNION ALL
            (SELECT call.id
               FROM dispatcher_callqueue AS call
-             WHERE call.lane_id = page.lane_id AND call.position = page.position
-               AND call.oversized_key_id IS NOT NULL)) AS found
+             WHERE {{waits_in(call, page.lane_id)}} AND call.position = page.position)
+           UNION ALL
+           (SELECT call.id
+              FROM dispatcher_callqueue AS call
+             WHERE {{waits_alone_in(call, page.lane_id)}} AND call.position = page.position)) AS found
       JOIN dispatcher_callqueue AS call ON call.id = found.id
-     WHERE page.id IS NULL
-     UNION ALL
-    SELECT page.lane_id, call.id, call.task, call.state, call.queue, call.priority, call.position, call.attempt,
-           call.costs, call.created_at, call.scheduled_at
-      FROM page
-      JOIN dispatcher_callqueue AS call ON call.id = page.id
 )
 SELECT id, task, state, queue, priority, position, lane_id, attempt,
        COALESCE((costs ->> %(name)s::text)::int, 1) AS cost,
