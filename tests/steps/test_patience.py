@@ -149,7 +149,7 @@ def test_a_failure_is_recorded_once_though_its_answer_is_lost(
 def test_a_stop_is_recorded_once_though_its_answer_is_lost(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "stop", losing(attempt.stop))
+    monkeypatch.setattr(ends, "stop", losing(ends.stop))
     outcome = engine.execute(call.id, ticket_of(call), partial(throw, RateLimited(60)))
     assert isinstance(outcome, Stopped)
     assert (seen(call).state, seen(call).attempt, Slot.objects.count()) == (State.AVAILABLE, 0, 0)

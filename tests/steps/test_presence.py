@@ -77,8 +77,9 @@ def test_the_heartbeat_outlives_whatever_a_beat_raises(
         assert is_well.wait(LONG_S)
     finally:
         step.stop(one)
-    for record in caplog.records[:2]:
-        assert record.getMessage().startswith("worker celery@here could not send its heartbeat")
+    said = [each for each in caplog.records if "could not send its heartbeat" in each.getMessage()]
+    assert len(said) == 2
+    for record in said:
         # What is known has its remedy, and what is not its traceback.
         assert bool(record.exc_info) != ("Start it" in record.getMessage())
 
