@@ -159,7 +159,7 @@ class Keeper:
 
     def terminate_started(self, call: UUID, number: int) -> None:
         """Terminate a call that a loop has, or has by a trip under way: it was revoked, so that no other starts it."""
-        trips = {(index, self.shared.place(index).trips) for index in [*self._seats]}
+        trips = {(place.index, place.trips) for place in self._places}
         self._to_terminate[call] = number, {(index, ended) for index, (ended, is_in_trip) in trips if is_in_trip}
         self.wake()
 

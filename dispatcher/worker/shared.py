@@ -24,7 +24,8 @@ _QUEUES: Final = 65_536
 """Bytes for the queues."""
 _SIZE: Final = 16_384
 """Bytes of a place; pages that are not written take no memory."""
-_COUNT: Final = struct.Struct("<Q")
+_COUNT: Final = struct.Struct("@Q")
+"""Native, so it is written as a whole."""
 _WHO: Final = struct.Struct("<16si")
 """The process's id, and its pid."""
 _RUN: Final = struct.Struct("<16s16siddd100p")
@@ -161,9 +162,10 @@ class Place:
     def running(self) -> Running | None:
         """The call that runs now."""
         while True:
-            call, ticket, attempt, began, soft, hard, task = _RUN.unpack_from(self._memory, _RUN_AT)
+            ticket = bytes(self._memory[_TICKET_AT : _TICKET_AT + 16])
+            call, _, attempt, began, soft, hard, task = _RUN.unpack_from(self._memory, _RUN_AT)
             if ticket != self._memory[_TICKET_AT : _TICKET_AT + 16]:
-                continue
+                continue  # another one began meanwhile
             if ticket == _NONE:
                 return None
             return Running(
