@@ -99,7 +99,7 @@ class every:  # noqa: N801 -- it reads as a preposition
     def __exit__(self, *_: object) -> None:
         self.over.set()
         self.thread.join()
-        assert not self.errors
+        assert self.errors == []
 
     def _go_on(self) -> None:
         app.set_current()

@@ -71,7 +71,7 @@ def test_what_fails_ends_as_with_celery(processes: Processes, result_of: Callabl
 def test_what_is_terminated_cleans_up_and_is_revoked(
     processes: Processes, result_of: Callable[[Any], AsyncResult]
 ) -> None:
-    for sent in sent_in_both_ways(sample_tasks.clean_up, 60):
+    for sent in sent_in_both_ways(sample_tasks.clean_up, 60, time_limit=60):
         eventually(lambda sent=sent: processes.noted(sent.id))
         sample_tasks.app.control.revoke(str(sent.id), terminate=True)
         eventually(lambda sent=sent: result_of(sent).state == states.REVOKED)

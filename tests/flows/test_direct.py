@@ -214,7 +214,8 @@ def test_in_strict_order_queues_are_served_as_the_worker_names_them(processes: P
     call = Call(sample_tasks.echo_slowly, args=["hello", 0.015])
     others, first = (CallQueue.objects.send_many([replace(call, queue=queue)] * 20) for queue in (later, QUEUE))
     start(processes, "-c", "1", "-Q", f"{QUEUE},{later}", env={**ALONE, "FLOWS_QUEUE_ORDER": "strict"})
-    assert max(ended(each).started_at for each in first) < min(ended(each).started_at for each in others)
+    # One trip may start the last of these with the first of the others.
+    assert max(ended(each).started_at for each in first) <= min(ended(each).started_at for each in others)
 
 
 def test_calls_that_were_started_ahead_of_a_long_one_go_back(processes: Processes) -> None:
