@@ -55,7 +55,7 @@ def wake_due(queues: Collection[str] | None = None, *, now: datetime | None = No
 def wake_returned(queues: Collection[str], tasks: Collection[str], *, now: datetime | None = None) -> int:
     """Let the calls of these queues and tasks that came back without a start go on, if a live worker knows the tasks.
 
-    Their time comes now. Return how many; the caller dispenses after the commit.
+    Their time comes now. Return how many; the caller dispenses after the commit. Relies on the index call_returned.
     """
     at, woken = now or sql.now(), 0
     served = {"queues__contains": list(queues), "tasks__contains": list(tasks), "serves_until__gt": at}
@@ -64,7 +64,7 @@ def wake_returned(queues: Collection[str], tasks: Collection[str], *, now: datet
     returned = CallQueue.objects.filter(returns__gt=0, finished_at=None, state=State.SCHEDULED, scheduled_at__gt=at)
     mine = returned.filter(queue__in=queues, task__in=tasks).select_for_update(skip_locked=True, no_key=True)
     while True:
-        with sql.atomic():
+        with sql.own_transaction():
             ids = list(mine.order_by("id").values_list("id", flat=True)[: conf().batch])
             CallQueue.objects.filter(id__in=ids).update(scheduled_at=at)
         woken += wake_due(queues, now=now)
