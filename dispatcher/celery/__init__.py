@@ -188,8 +188,9 @@ class DispatchedTask(DjangoTask):
 
 
 def ticket_of(request: Context) -> UUID | None:
-    """Return the ticket of the message that a task runs for; None if it came without the dispatcher."""
-    return ticket_in(headers_of(request), request.id)
+    """Return the ticket of the message that a task runs for, or of its run; None if it came without the dispatcher."""
+    run = request.get(RUN)
+    return ticket_in(headers_of(request), request.id) if run is None else run.start.call.ticket
 
 
 def attempt_of(task: Task, run: Callable[[], Any]) -> Any:

@@ -59,7 +59,7 @@ def _stored_over_http(connection: BaseDatabaseWrapper) -> Found:
     return without_http(f"The table {Queue._meta.db_table}", list(named.order_by("name")[:NAMED]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Function:
     name: str
     is_allowed: bool

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Final
 from uuid import UUID, uuid4
 
 from dispatcher import sql
-from dispatcher.conf import conf
-from dispatcher.lifecycle.take import Taker, tuning
+from dispatcher.conf import conf, is_eager
+from dispatcher.lifecycle.take import Taker, lead, tuning
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ def claim(
     delay: see `slack`. A start beyond the horizon is not granted: a process of the pool never sleeps for longer.
     """
     taker = Taker(worker=worker, delay=delay)
-    return _claim(call_id, ticket, claim_id or uuid4(), taker, conf().horizon + tuning(taker)["lead"] + _BEYOND)
+    return _claim(call_id, ticket, claim_id or uuid4(), taker, conf().horizon + lead(taker, eager=is_eager()) + _BEYOND)
 
 
 def restore(call_id: UUID, ticket: UUID, *, claim_id: UUID | None = None) -> Claimed | None:
@@ -135,7 +135,7 @@ def _claim(
     while True:
         sample()
         asked_at = monotonic()
-        answers = sql.fetch_checked("claim_call", _Answer, {**params, **tuning(taker)})
+        answers = sql.fetch_checked("claim_call", _Answer, {**params, "tuning": tuning(taker)})
         if not answers:
             return Refused.STALE
         (answer,) = answers

@@ -1,11 +1,11 @@
 """Finish: how attempts ended, as `take` records it; and calls that wait again without an end of their own."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from dispatcher import sql
@@ -14,6 +14,8 @@ from dispatcher.ending import Ending
 from dispatcher.models import CallQueue
 from dispatcher.request import Changes
 from dispatcher.states import TERMINAL, State
+
+T = TypeVar("T")
 
 LOCK_WAIT: Final = timedelta(milliseconds=20)
 """How long what follows waits for a row that another transaction has locked: the caller brings it again."""
@@ -43,12 +45,18 @@ def params_of(ends: Sequence[Ended]) -> dict[str, Any]:
         "tickets": [each.ticket for each in ends],
         "claims": [each.claim_id for each in ends],
         "states": [each.ending.next_state.value for each in ends],
-        "reasons": [each.ending.reason and each.ending.reason.value for each in ends],
-        "crashes": [each.ending.crashes for each in ends],
-        "results": [each.ending.result for each in ends],
-        "errors": [each.ending.error and json.dumps(each.ending.error) for each in ends],
-        "waits": [each.ending.wait for each in ends],
+        "reasons": _values(each.ending.reason and each.ending.reason.value for each in ends),
+        "crashes": _values(each.ending.crashes for each in ends),
+        "results": _values(each.ending.result for each in ends),
+        "errors": _values(each.ending.error and json.dumps(each.ending.error) for each in ends),
+        "waits": _values(each.ending.wait for each in ends),
     }
+
+
+def _values(found: Iterable[T | None]) -> list[T | None] | None:
+    """Return the values as a list; None for one of NULLs alone, in whose place unnest sees NULLs, too."""
+    values = [*found]
+    return values if any(value is not None for value in values) else None
 
 
 def is_recorded(ended: Ended) -> bool:

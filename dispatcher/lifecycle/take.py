@@ -13,7 +13,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from dispatcher import sql
-from dispatcher.conf import conf, is_eager, needs_worker, process_silence
+from dispatcher.conf import conf, is_eager, process_silence
 from dispatcher.ending import Ending
 from dispatcher.extension import registered
 from dispatcher.lifecycle import finish
@@ -237,8 +237,8 @@ def _params_of(taker: Taker) -> dict[str, Any]:
     turns = [shares[queue] for queue in taker.queues] if shares else None
     return {
         "worker": taker.worker or (_NO_WORKER if is_eager() else None),
-        "queues": list(taker.queues),
-        "tasks": None if taker.tasks is None else list(taker.tasks),
+        "queues": sql.array(tuple(taker.queues)),
+        "tasks": None if taker.tasks is None else sql.array(tuple(taker.tasks)),
         "becomes": taker.becomes.value,
         "process": taker.process,
         "is_pulled": taker.is_pulled,
@@ -247,19 +247,23 @@ def _params_of(taker: Taker) -> dict[str, Any]:
         "strides": None if turns is None else [share.stride for share in turns],
         # A fetch names the order of its queues; where calls are dispatched, Celery's consumer chooses.
         "is_strict": taker.is_pulled or (taker.becomes == State.ACTIVE and conf().queue_order == "strict"),
-        **tuning(taker),
+        "tuning": tuning(taker),
     }
 
 
-def tuning(taker: Taker) -> dict[str, Any]:
-    """Return what the functions take and claim are given of the settings (see functions/tuning.sql)."""
-    settings, eager = conf(), is_eager()
+def lead(taker: Taker, *, eager: bool) -> timedelta:
+    """Return how far ahead a throttled start lies at the least."""
     # Who fetches a call starts it when the answer comes, which waits for that; a claim gives the start of another.
-    is_exact = not taker.is_pulled and taker.becomes == State.ACTIVE
-    lead = timedelta(0) if eager or not is_exact else LEAD + taker.delay
-    return {
-        "horizon": lead + (settings.horizon if taker.horizon is None else taker.horizon),
-        "lead": lead,
+    return timedelta(0) if eager or taker.is_pulled or taker.becomes != State.ACTIVE else LEAD + taker.delay
+
+
+def tuning(taker: Taker) -> str:
+    """Return what the functions take and claim are given of the settings, in the order of functions/tuning.sql."""
+    settings, eager = conf(), is_eager()
+    ahead = lead(taker, eager=eager)
+    given = {
+        "horizon": ahead + (settings.horizon if taker.horizon is None else taker.horizon),
+        "lead": ahead,
         "slack": taker.delay,
         "paced_slack": taker.paced_delay,
         "margin": settings.margin,
@@ -271,10 +275,11 @@ def tuning(taker: Taker) -> dict[str, Any]:
         "lease": taker.lease or settings.run_lease,
         "dispatch_lease": settings.dispatch_lease,
         "ahead": _UNBOUNDED if eager else settings.dispatch_ahead,
-        "needs_worker": needs_worker(),
+        "needs_worker": settings.queue_grace is not None and not eager,
         "any_delivery": eager or taker.takes_any,
         "keeps_events": registered().keeps_events(),
     }
+    return sql.record(given.values())
 
 
 def _start(row: Row) -> Start:

@@ -40,7 +40,9 @@ from dispatcher.sql.errors import is_refused as is_refused
 from dispatcher.sql.errors import is_unavailable as is_unavailable
 from dispatcher.sql.errors import sqlstate as sqlstate
 from dispatcher.sql.faults import in_words, report
+from dispatcher.sql.rows import array as array
 from dispatcher.sql.rows import interval as interval
+from dispatcher.sql.rows import record as record
 from dispatcher.sql.statements import names as names
 from dispatcher.sql.statements import statement as statement
 

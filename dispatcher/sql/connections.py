@@ -163,12 +163,11 @@ def listen(channel: str, on_notify: Callable[[], None]) -> int | None:
         return raw.fileno()
 
 
-def read_notifications() -> int:
-    """Read the notifications that have arrived on this thread's connection; return how many.
+def read_notifications(wrapper: BaseDatabaseWrapper) -> int:
+    """Read the notifications that have arrived on a connection; return how many.
 
     Those that arrive with the answer of a statement are reported by it (see listen).
     """
-    wrapper = connection()
     with Intact(wrapper), wrapper.wrap_database_errors:
         raw: psycopg.Connection[Any] = wrapper.connection
         raw.pgconn.consume_input()

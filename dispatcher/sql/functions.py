@@ -22,7 +22,7 @@ _CREATE = re.compile(r"^CREATE (FUNCTION|TYPE) @?(\w+)", re.MULTILINE)
 _DIGITS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Definition:
     """A function or a type."""
 

@@ -135,8 +135,7 @@ class Session:
     def _take_notice(self) -> bool:
         # One that came right behind the answer of a statement was read with it: the connection is not readable.
         if self._descriptor is not None:
-            with self.used():
-                self._is_woken |= sql.read_notifications() > 0
+            self._is_woken |= sql.read_notifications(self._wrapper) > 0
         return self._is_woken
 
     def _note(self) -> None:

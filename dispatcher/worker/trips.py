@@ -171,7 +171,8 @@ class Trips:
     def _make(self, leader: Waiter, *, may_sleep: bool = True) -> None:
         """Make one trip, and sleep if it has started nothing."""
         try:
-            self._step(leader, may_sleep=may_sleep)
+            with self.session.used():
+                self._step(leader, may_sleep=may_sleep)
         except sql.DATABASE_ERRORS as fault:
             self._pause_after(fault, leader.place)
         except Exception:
@@ -209,16 +210,14 @@ class Trips:
         may_rest = session.may_rest and room > 0 and may_sleep and not gathers
         # Before the ends are taken, which are lost with a failure between here and the trip.
         is_marked = not session.take_woken() and session.is_marked
-        with session.used():
-            ends = self.ends.take()
+        ends = self.ends.take()
         leader.place.begin_trip()
         try:
             taken = self._take(waiters, ends, room=room, is_marked=is_marked, may_rest=may_rest)
         except BaseException as fault:
             if ends and isinstance(fault, sql.DATABASE_ERRORS) and sql.is_refused(fault):
                 leader.place.end_trip()
-                with session.used():
-                    self.ends.record_apart(ends)
+                self.ends.record_apart(ends)
                 return
             self.ends.take_again(ends)
             raise
@@ -257,16 +256,15 @@ class Trips:
             notes=self._notes,
         )
         began = monotonic()
-        with self.session.used():
-            taken = direct.step(
-                taker,
-                [run.ended for run in ends],
-                room=room,
-                is_marked=is_marked,
-                may_rest=may_rest,
-                begin=lambda taken: self._begin(taken, waiters, ends, taker),
-                report=waiters[0].reports.append,
-            )
+        taken = direct.step(
+            taker,
+            [run.ended for run in ends],
+            room=room,
+            is_marked=is_marked,
+            may_rest=may_rest,
+            begin=lambda taken: self._begin(taken, waiters, ends, taker),
+            report=waiters[0].reports.append,
+        )
         self.took_s = min(monotonic() - began, _LONGEST_TRIP_S)
         return taken
 
@@ -294,8 +292,7 @@ class Trips:
         if taken.starts:
             if session.note_start():
                 # The sender that has woken this process may have meant another call.
-                with session.used():
-                    direct.wake_another(self._weights)
+                direct.wake_another(self._weights)
             self._looks, self._gathered = 0, 0
             return
         now = monotonic()

@@ -19,25 +19,27 @@ PASS: Final = (TUNE.replace("$1", "false"),)
 UNSORTED: Final = (TUNE.replace("$1", "true"),)
 """What is set before a statement: by itself; in a transaction of the engine's own; in one without sorts."""
 
+_NONE: Final = timedelta(0)
+TUNING: Final = sql.record(
+    [MARGIN, _NONE, _NONE, _NONE, MARGIN, *[LEASE] * 4, None, LEASE, LEASE, 1_000, False, False, False]
+)
+"""See functions/tuning.sql."""
+
 USUAL: Final[dict[str, Any]] = {
-    **{key: [] for key in ("keys", "queues", "resting", "ids", "deliveries", "calls", "tickets", "claims", "lanes")},
+    **{key: [] for key in ("keys", "queues", "resting", "ids", "deliveries", "calls", "tickets", "claims")},
     **{key: [] for key in ("states", "reasons", "crashes", "results", "errors", "waits")},
     **dict.fromkeys(("now", "call", "wait", "due", "strides", "expires_in", "until", "passed_after", "slots"), None),
-    "notes": None,
-    **dict.fromkeys(
-        ("call_data", "headers", "options", "retry", "result", "error", "expires_at", "args", "kwargs"), None
-    ),
-    **dict.fromkeys(("lease", "dispatch_lease", "ramp", "publish_after", "after_restart", "silence", "grace"), LEASE),
-    **dict.fromkeys(("soon", "overdue", "long", "gap", "later", "keep", "most_ahead"), LEASE),
+    "tuning": TUNING,
+    "slack": _NONE,
+    **dict.fromkeys(("headers", "options", "retry", "expires_at", "args", "kwargs"), None),
+    **dict.fromkeys(("lease", "ramp", "publish_after", "after_restart", "silence", "grace"), LEASE),
+    **dict.fromkeys(("soon", "overdue", "long", "gap", "most_ahead"), LEASE),
     **dict.fromkeys(("margin", "late", "horizon"), MARGIN),
-    **dict.fromkeys(("lead", "slack", "paced_slack"), timedelta(0)),
     **dict.fromkeys(
         (
             "is_marked",
             "may_rest",
             "is_pulled",
-            "keeps_events",
-            "any_delivery",
             "is_strict",
             "is_eager",
             "needs_worker",
@@ -45,7 +47,6 @@ USUAL: Final[dict[str, Any]] = {
         ),
         False,
     ),
-    "is_noted": True,
     **dict.fromkeys(("worker", "process", "ticket", "claim"), uuid4()),
     **dict.fromkeys(("priority", "after", "publish", "lane", "key"), 0),
     **dict.fromkeys(("most_lanes", "most_keys"), 100),
@@ -59,7 +60,6 @@ USUAL: Final[dict[str, Any]] = {
     "ahead": 1_000,
     "looked_at": 5_000,
     "unused": timedelta(days=30),
-    "retention": timedelta(days=7),
 }
 """What each parameter is if a statement's line in a table does not give it."""
 

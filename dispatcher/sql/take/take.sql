@@ -9,5 +9,5 @@ SELECT id, ticket, state, task, CASE WHEN row.is_whole THEN args END AS args,
        %(process)s::uuid, %(is_marked)s::bool, %(may_rest)s::bool, %(is_pulled)s::bool, %(keys)s::bigint[],
        %(calls)s::uuid[], %(tickets)s::uuid[], %(claims)s::uuid[], %(states)s::text[], %(reasons)s::text[],
        %(crashes)s::smallint[], %(results)s::jsonb[], %(errors)s::jsonb[], %(waits)s::interval[],
-       %(due)s::bigint[], %(strides)s::bigint[], %(is_strict)s::bool, {{tuning}}, %(now)s::timestamptz)
+       %(due)s::bigint[], %(strides)s::bigint[], %(is_strict)s::bool, %(tuning)s::{{@tuning}}, %(now)s::timestamptz)
  CROSS JOIN LATERAL (SELECT NOT %(is_pulled)s::bool OR state IS DISTINCT FROM 'active' AS is_whole) AS row
