@@ -87,15 +87,18 @@ def _factory(row: type[Row]) -> BaseRowFactory[Any]:
 
 
 def _dataclass_row(kind: type[Any], cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Any]:
-    return _maker(kind, tuple(column.name for column in cursor.description or ()))  # type: ignore[arg-type]
+    result = cursor.pgresult
+    columns = () if result is None else tuple(map(result.fname, range(result.nfields)))
+    return _maker(kind, columns)  # type: ignore[arg-type]
 
 
 @cache
-def _maker(kind: type[Any], names: tuple[str, ...]) -> Callable[[Sequence[Any]], Any]:
+def _maker(kind: type[Any], columns: tuple[bytes | None, ...]) -> Callable[[Sequence[Any]], Any]:
     """Return what makes an instance of each row, all fields at once: a frozen dataclass sets them one by one.
 
     Raises TypeError where columns and fields differ.
     """
+    names = [column.decode() for column in columns if column is not None]
     needed = {each.name for each in fields(kind) if each.default is MISSING}
     if not needed <= {*names} <= {each.name for each in fields(kind)}:
         message = f"the columns {', '.join(names)} are not the fields of {kind.__name__}"
