@@ -1,16 +1,16 @@
 """The tables with their storage parameters, the functions, and the sequence that calls draw their positions from."""
 
-import django.contrib.postgres.fields
-import django.core.validators
-import django.db.models.deletion
-import django.db.models.fields.json
-import django.db.models.functions.datetime
-import uuid_utils.compat
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import migrations, models
+from django.db.models import DO_NOTHING, PROTECT, CheckConstraint, Index, Q, UniqueConstraint
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Now
+from uuid_utils.compat import uuid7
 
-import dispatcher.models.calls
-import dispatcher.states
 from dispatcher.migrations._functions import InstallFunctions
+from dispatcher.models.calls import NextPosition
+from dispatcher.states import Delivery, OnFull, OnLimit, State
 
 # Room for updates in place, and an autovacuum that keeps up with them. The thresholds of the small tables are low, so
 # that autovacuum comes to all of them whenever it looks: once a minute. It does not lock a trip out of a table, or
@@ -124,6 +124,12 @@ DROP TABLE dispatcher_note, dispatcher_share, dispatcher_start, dispatcher_lanes
 """
 
 
+def _is_whole_or_absent(rate: str) -> Q:
+    limit, period = f"{rate}_limit", f"{rate}_period"
+    present = Q((f"{limit}__isnull", False), (f"{period}__isnull", False), (f"{limit}__gte", 1), (f"{period}__gt", "0"))
+    return Q(Q((f"{limit}__isnull", True), (f"{period}__isnull", True)), present, _connector="OR")
+
+
 class Migration(migrations.Migration):
     """Make everything."""
 
@@ -133,144 +139,26 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RunSQL(SEQUENCE, "DROP SEQUENCE dispatcher_call_position"),
-        migrations.CreateModel(
-            name="LaneSite",
-            fields=[
-                ("lane_id", models.BigIntegerField(primary_key=True, serialize=False)),
-                ("queue", models.CharField(max_length=255)),
-                ("priority", models.SmallIntegerField()),
-                (
-                    "place",
-                    models.BigIntegerField(
-                        help_text="Null: asleep, without calls. 0: ready. -1: ready, but a worker holds as much of a key of it as one worker may. Else the key that it is parked on.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "served_at",
-                    models.DateTimeField(
-                        help_text="When a call of it last started, written now and then where it is served alone; in the line of a fair key, its turn there."
-                    ),
-                ),
-                (
-                    "last_served_at",
-                    models.DateTimeField(
-                        help_text="In the line of a fair key, when a call of it last started: its share has paid for the turn.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "waits_from",
-                    models.BigIntegerField(
-                        help_text="No call of it waits before this position, but for those that are noted."
-                    ),
-                ),
-            ],
-            options={
-                "db_table": "dispatcher_lanesite",
-                "managed": False,
-            },
-        ),
-        migrations.CreateModel(
-            name="Note",
-            fields=[
-                ("at", models.DateTimeField(primary_key=True, serialize=False)),
-                ("lane_id", models.BigIntegerField(null=True)),
-                ("key_id", models.BigIntegerField(null=True)),
-                (
-                    "is_forced",
-                    models.BooleanField(
-                        help_text="The first call of the lane has changed: it is ready, parked or not."
-                    ),
-                ),
-                (
-                    "position",
-                    models.BigIntegerField(
-                        help_text="The first position of the calls that wait in the lane since; the lowest there is: any."
-                    ),
-                ),
-            ],
-            options={
-                "db_table": "dispatcher_note",
-                "managed": False,
-            },
-        ),
-        migrations.CreateModel(
-            name="Start",
-            fields=[
-                ("key_id", models.BigIntegerField(primary_key=True, serialize=False)),
-                ("at", models.DateTimeField(help_text="The latest start time of the trip.")),
-                ("total", models.BigIntegerField(help_text="The cost of all starts of the key so far.")),
-                ("cost", models.PositiveBigIntegerField(help_text="The cost of the starts of this trip.")),
-                (
-                    "last_cost",
-                    models.PositiveIntegerField(help_text="The cost of its last start: it delays the next one."),
-                ),
-                (
-                    "delayed",
-                    models.BigIntegerField(
-                        help_text="Of an observed key: how many starts its limits would have delayed so far.", null=True
-                    ),
-                ),
-                (
-                    "longest",
-                    models.DurationField(help_text="By how much rate and throttle would have at the most.", null=True),
-                ),
-                (
-                    "allowed_at",
-                    models.DateTimeField(
-                        help_text="When they would have let the last start of the trip go.", null=True
-                    ),
-                ),
-            ],
-            options={
-                "db_table": "dispatcher_start",
-                "managed": False,
-            },
-        ),
-        migrations.CreateModel(
-            name="Share",
-            fields=[
-                ("key_id", models.BigIntegerField(primary_key=True, serialize=False)),
-                ("priority", models.SmallIntegerField()),
-                (
-                    "share_id",
-                    models.BigIntegerField(
-                        help_text="The key that names the share; 0: calls without such a key; -1: the clock of the key."
-                    ),
-                ),
-                (
-                    "next",
-                    models.BigIntegerField(
-                        help_text="The turn that its next lane gets; of the clock the turn that started last."
-                    ),
-                ),
-            ],
-            options={
-                "db_table": "dispatcher_share",
-                "managed": False,
-            },
+        *(
+            migrations.CreateModel(
+                name=name,
+                fields=[(key, field(primary_key=True, serialize=False))],
+                options={"db_table": f"dispatcher_{name.lower()}", "managed": False},
+            )
+            for name, key, field in (
+                ("LaneSite", "lane_id", models.BigIntegerField),
+                ("Note", "at", models.DateTimeField),
+                ("Start", "key_id", models.BigIntegerField),
+                ("Share", "key_id", models.BigIntegerField),
+            )
         ),
         migrations.CreateModel(
             name="Process",
             fields=[
                 ("id", models.UUIDField(editable=False, primary_key=True, serialize=False)),
                 ("worker_id", models.UUIDField(null=True)),
-                (
-                    "queues",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.CharField(max_length=255),
-                        help_text="The queues whose calls it takes directly.",
-                        size=None,
-                    ),
-                ),
-                (
-                    "idle_at",
-                    models.DateTimeField(
-                        help_text="Since when it waits for calls; null: a call need not wake it.",
-                        null=True,
-                    ),
-                ),
+                ("queues", ArrayField(base_field=models.CharField(max_length=255), size=None)),
+                ("idle_at", models.DateTimeField(null=True)),
             ],
         ),
         migrations.CreateModel(
@@ -284,27 +172,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="PeriodicRun",
             fields=[
-                (
-                    "name",
-                    models.CharField(
-                        help_text="The task, such as dispatcher.tick.", max_length=64, primary_key=True, serialize=False
-                    ),
-                ),
-                ("ran_at", models.DateTimeField(help_text="When it last started.")),
-                (
-                    "ran_by",
-                    models.UUIDField(
-                        help_text="The worker that ran it by itself; null: a message, such as beat's, started it.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "reaches_broker",
-                    models.BooleanField(
-                        default=True,
-                        help_text="Whether that worker reaches a broker: otherwise it served direct queues alone.",
-                    ),
-                ),
+                ("name", models.CharField(max_length=64, primary_key=True, serialize=False)),
+                ("ran_at", models.DateTimeField()),
+                ("ran_by", models.UUIDField(null=True)),
+                ("reaches_broker", models.BooleanField(default=True)),
             ],
         ),
         migrations.CreateModel(
@@ -326,7 +197,7 @@ class Migration(migrations.Migration):
                 ("processes", models.PositiveIntegerField(help_text="How many calls it runs concurrently.")),
                 (
                     "queues",
-                    django.contrib.postgres.fields.ArrayField(
+                    ArrayField(
                         base_field=models.CharField(max_length=255),
                         help_text="The Celery queues that it consumes.",
                         size=None,
@@ -334,7 +205,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "tasks",
-                    django.contrib.postgres.fields.ArrayField(
+                    ArrayField(
                         base_field=models.CharField(max_length=255),
                         help_text="The names of its registered tasks, in order.",
                         null=True,
@@ -360,7 +231,7 @@ class Migration(migrations.Migration):
                 ("key_id", models.BigIntegerField()),
                 ("until", models.DateTimeField()),
             ],
-            options={"indexes": [models.Index(fields=["key_id"], name="block_key")]},
+            options={"indexes": [Index(fields=["key_id"], name="block_key")]},
         ),
         migrations.CreateModel(
             name="KeyChange",
@@ -376,13 +247,10 @@ class Migration(migrations.Migration):
                 ("reason", models.TextField(blank=True)),
                 ("before", models.JSONField()),
                 ("after", models.JSONField()),
-                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("at", models.DateTimeField(db_default=Now())),
             ],
             options={
-                "indexes": [
-                    models.Index(fields=["at"], name="change_at"),
-                    models.Index(fields=["key", "at"], name="change_key"),
-                ],
+                "indexes": [Index(fields=["at"], name="change_at"), Index(fields=["key", "at"], name="change_key")]
             },
         ),
         migrations.CreateModel(
@@ -397,21 +265,12 @@ class Migration(migrations.Migration):
                         choices=[("wait", "wait"), ("reschedule", "reschedule"), ("drop", "drop")], max_length=16
                     ),
                 ),
-                (
-                    "key_ids",
-                    django.contrib.postgres.fields.ArrayField(
-                        base_field=models.BigIntegerField(),
-                        help_text="The keys that its calls name, in order of id.",
-                        size=None,
-                    ),
-                ),
+                ("key_ids", ArrayField(base_field=models.BigIntegerField(), size=None)),
             ],
             options={
                 "constraints": [
-                    models.UniqueConstraint(
-                        fields=("queue", "priority", "on_limit", "key_ids"), name="lane_is_one_per_kind"
-                    )
-                ],
+                    UniqueConstraint(fields=("queue", "priority", "on_limit", "key_ids"), name="lane_is_one_per_kind")
+                ]
             },
         ),
         migrations.CreateModel(
@@ -426,8 +285,8 @@ class Migration(migrations.Migration):
                             ("direct", "Celery workers take them from PostgreSQL"),
                             ("http", "Fetched over HTTP"),
                         ],
-                        db_default=dispatcher.states.Delivery["DIRECT"],
-                        default=dispatcher.states.Delivery["DIRECT"],
+                        db_default=Delivery.DIRECT,
+                        default=Delivery.DIRECT,
                         help_text="How its calls reach workers: published through Celery's broker, taken by Celery workers from PostgreSQL, or fetched over HTTP by workers in any language.",
                         max_length=8,
                     ),
@@ -447,10 +306,7 @@ class Migration(migrations.Migration):
                         db_default=1,
                         default=1,
                         help_text="How many calls of this queue a worker starts for each call of a queue of weight 1, while both have calls of equal priority that may start. From 1 to 1000; only for direct delivery.",
-                        validators=[
-                            django.core.validators.MinValueValidator(1),
-                            django.core.validators.MaxValueValidator(1000),
-                        ],
+                        validators=[MinValueValidator(1), MaxValueValidator(1000)],
                     ),
                 ),
                 (
@@ -463,7 +319,7 @@ class Migration(migrations.Migration):
                     "on_full",
                     models.CharField(
                         choices=[("reject", "reject"), ("block", "block"), ("drop_oldest", "drop_oldest")],
-                        default=dispatcher.states.OnFull["REJECT"],
+                        default=OnFull.REJECT,
                         help_text="What happens to a job sent above the bound.",
                         max_length=16,
                     ),
@@ -474,34 +330,24 @@ class Migration(migrations.Migration):
                         default=0.8, help_text="The share of the bound from which it counts as nearly full."
                     ),
                 ),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
             options={
                 "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("max_depth__isnull", True), ("max_depth__gte", 1), _connector="OR"),
+                    CheckConstraint(
+                        condition=Q(("max_depth__isnull", True), ("max_depth__gte", 1), _connector="OR"),
                         name="queue_depth_is_positive",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("delivery__in", ["broker", "direct", "http"])),
-                        name="queue_delivery_is_known",
+                    CheckConstraint(
+                        condition=Q(("delivery__in", ["broker", "direct", "http"])), name="queue_delivery_is_known"
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("weight__range", (1, 1000))), name="queue_weight_is_1_to_1000"
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("weight", 1), ("delivery", dispatcher.states.Delivery["DIRECT"]), _connector="OR"
-                        ),
+                    CheckConstraint(condition=Q(("weight__range", (1, 1000))), name="queue_weight_is_1_to_1000"),
+                    CheckConstraint(
+                        condition=Q(("weight", 1), ("delivery", Delivery.DIRECT), _connector="OR"),
                         name="queue_weight_is_of_direct_delivery",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("warn_at__range", (0, 1))), name="queue_warns_at_a_share"
-                    ),
-                ],
+                    CheckConstraint(condition=Q(("warn_at__range", (0, 1))), name="queue_warns_at_a_share"),
+                ]
             },
         ),
         migrations.CreateModel(
@@ -517,7 +363,7 @@ class Migration(migrations.Migration):
                     models.GeneratedField(
                         db_persist=True,
                         expression=models.ExpressionWrapper(
-                            models.Q(("name__endswith", "*")), output_field=models.BooleanField()
+                            Q(("name__endswith", "*")), output_field=models.BooleanField()
                         ),
                         help_text="It stands for any one of the keys whose names begin so: a call spends it and one of them.",
                         output_field=models.BooleanField(),
@@ -619,15 +465,12 @@ class Migration(migrations.Migration):
                 (
                     "limited_at",
                     models.DateTimeField(
-                        db_default=django.db.models.functions.datetime.Now(),
+                        db_default=Now(),
                         editable=False,
                         help_text="When people last changed its limits; earlier limits are unknown.",
                     ),
                 ),
-                (
-                    "created_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
-                ),
+                ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
             options={
                 "verbose_name": "rate limit key",
@@ -636,93 +479,42 @@ class Migration(migrations.Migration):
                     ("override_ratelimitkey", "Can override rate limit keys for a time"),
                 ],
                 "indexes": [
-                    models.Index(
-                        condition=models.Q(("override_until__isnull", False)),
+                    Index(
+                        condition=Q(("override_until__isnull", False)),
                         fields=["override_until"],
                         name="key_override_ends",
                     ),
-                    models.Index(condition=models.Q(("is_group", True)), fields=["name"], name="key_group"),
+                    Index(condition=Q(("is_group", True)), fields=["name"], name="key_group"),
                 ],
                 "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("name__regex", "^[a-zA-Z0-9][a-zA-Z0-9._:-]*\\*?$")),
+                    CheckConstraint(
+                        condition=Q(("name__regex", "^[a-zA-Z0-9][a-zA-Z0-9._:-]*\\*?$")),
                         name="key_name_is_well_formed",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("per_worker__isnull", True), ("per_worker__gte", 1), _connector="OR"),
+                    CheckConstraint(
+                        condition=Q(("per_worker__isnull", True), ("per_worker__gte", 1), _connector="OR"),
                         name="key_per_worker_is_positive",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(
+                    CheckConstraint(
+                        condition=Q(
                             ("override_per_worker__isnull", True), ("override_per_worker__gte", 1), _connector="OR"
                         ),
                         name="key_override_per_worker_is_positive",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(("weight__gte", 1), ("weight__lte", 1000)),
-                        name="key_weight_is_1_to_1000",
+                    CheckConstraint(
+                        condition=Q(("weight__gte", 1), ("weight__lte", 1000)), name="key_weight_is_1_to_1000"
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(
+                    CheckConstraint(
+                        condition=Q(
                             ("fair_by__isnull", True),
                             ("fair_by__regex", "^[a-zA-Z0-9][a-zA-Z0-9._:-]*\\*$"),
                             _connector="OR",
                         ),
                         name="key_fair_by_is_a_template",
                     ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("rate_limit__isnull", True), ("rate_period__isnull", True)),
-                            models.Q(
-                                ("rate_limit__isnull", False),
-                                ("rate_period__isnull", False),
-                                ("rate_limit__gte", 1),
-                                ("rate_period__gt", "0"),
-                            ),
-                            _connector="OR",
-                        ),
-                        name="key_rate_is_whole_or_absent",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("throttle_limit__isnull", True), ("throttle_period__isnull", True)),
-                            models.Q(
-                                ("throttle_limit__isnull", False),
-                                ("throttle_period__isnull", False),
-                                ("throttle_limit__gte", 1),
-                                ("throttle_period__gt", "0"),
-                            ),
-                            _connector="OR",
-                        ),
-                        name="key_throttle_is_whole_or_absent",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("override_rate_limit__isnull", True), ("override_rate_period__isnull", True)),
-                            models.Q(
-                                ("override_rate_limit__isnull", False),
-                                ("override_rate_period__isnull", False),
-                                ("override_rate_limit__gte", 1),
-                                ("override_rate_period__gt", "0"),
-                            ),
-                            _connector="OR",
-                        ),
-                        name="key_override_rate_is_whole_or_absent",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(
-                                ("override_throttle_limit__isnull", True), ("override_throttle_period__isnull", True)
-                            ),
-                            models.Q(
-                                ("override_throttle_limit__isnull", False),
-                                ("override_throttle_period__isnull", False),
-                                ("override_throttle_limit__gte", 1),
-                                ("override_throttle_period__gt", "0"),
-                            ),
-                            _connector="OR",
-                        ),
-                        name="key_override_throttle_is_whole_or_absent",
+                    *(
+                        CheckConstraint(condition=_is_whole_or_absent(rate), name=f"key_{rate}_is_whole_or_absent")
+                        for rate in ("rate", "throttle", "override_rate", "override_throttle")
                     ),
                 ],
             },
@@ -730,13 +522,8 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="CallQueue",
             fields=[
-                (
-                    "id",
-                    models.UUIDField(
-                        default=uuid_utils.compat.uuid7, editable=False, primary_key=True, serialize=False
-                    ),
-                ),
-                ("position", models.BigIntegerField(db_default=dispatcher.models.calls.NextPosition(), editable=False)),
+                ("id", models.UUIDField(default=uuid7, editable=False, primary_key=True, serialize=False)),
+                ("position", models.BigIntegerField(db_default=NextPosition(), editable=False)),
                 (
                     "placement",
                     models.JSONField(
@@ -756,14 +543,14 @@ class Migration(migrations.Migration):
                     "on_limit",
                     models.CharField(
                         choices=[("wait", "wait"), ("reschedule", "reschedule"), ("drop", "drop")],
-                        default=dispatcher.states.OnLimit["WAIT"],
+                        default=OnLimit.WAIT,
                         max_length=16,
                     ),
                 ),
                 ("costs", models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")),
                 (
                     "key_costs",
-                    django.contrib.postgres.fields.ArrayField(
+                    ArrayField(
                         base_field=models.PositiveIntegerField(),
                         editable=False,
                         help_text="Its cost of each key of its lane, in their order; null: 1 of each.",
@@ -810,10 +597,7 @@ class Migration(migrations.Migration):
                         null=True,
                     ),
                 ),
-                (
-                    "oversized_cost",
-                    models.IntegerField(editable=False, help_text="Its cost for that key.", null=True),
-                ),
+                ("oversized_cost", models.IntegerField(editable=False, help_text="Its cost for that key.", null=True)),
                 (
                     "chosen_keys",
                     models.JSONField(
@@ -845,7 +629,7 @@ class Migration(migrations.Migration):
                 ),
                 ("ticket", models.UUIDField(editable=False, null=True)),
                 ("claim", models.UUIDField(editable=False, help_text="The claim that won the ticket.", null=True)),
-                ("created_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ("created_at", models.DateTimeField(db_default=Now())),
                 ("dispatched_at", models.DateTimeField(null=True)),
                 ("published_at", models.DateTimeField(null=True)),
                 ("started_at", models.DateTimeField(null=True)),
@@ -888,7 +672,7 @@ class Migration(migrations.Migration):
                         db_constraint=False,
                         db_index=False,
                         null=True,
-                        on_delete=django.db.models.deletion.PROTECT,
+                        on_delete=PROTECT,
                         related_name="+",
                         to="dispatcher.lane",
                     ),
@@ -901,7 +685,7 @@ class Migration(migrations.Migration):
                         editable=False,
                         help_text="The key whose limits in force never allow its cost: it waits alone until they do.",
                         null=True,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        on_delete=DO_NOTHING,
                         related_name="+",
                         to="dispatcher.ratelimitkey",
                     ),
@@ -914,6 +698,100 @@ class Migration(migrations.Migration):
                     ("retry_callqueue", "Can retry ended calls"),
                     ("run_callqueue", "Can move calls to the front"),
                 ],
+                "indexes": [
+                    Index(
+                        condition=Q(("oversized_key__isnull", True), ("state", State.AVAILABLE)),
+                        fields=["lane", "position"],
+                        name="call_waiting",
+                    ),
+                    Index(
+                        condition=Q(("queue__isnull", False), ("state", State.AVAILABLE)),
+                        fields=["queue", "position"],
+                        name="call_of_queue",
+                    ),
+                    Index(
+                        condition=Q(("finished_at__isnull", True), ("lane__isnull", True)),
+                        fields=["position"],
+                        name="call_unplaced",
+                    ),
+                    Index(
+                        condition=Q(
+                            (
+                                "state__in",
+                                [
+                                    State.PENDING,
+                                    State.SCHEDULED,
+                                    State.RETRYABLE,
+                                    State.COMPLETED,
+                                    State.CANCELLED,
+                                    State.DISCARDED,
+                                ],
+                            )
+                        ),
+                        fields=["lane"],
+                        name="call_of_lane",
+                    ),
+                    Index(
+                        condition=Q(("oversized_key__isnull", False)), fields=["lane", "position"], name="call_aside"
+                    ),
+                    Index(
+                        condition=Q(("oversized_key__isnull", False)),
+                        fields=["oversized_key", "oversized_cost", "position"],
+                        name="call_oversized",
+                    ),
+                    Index(
+                        condition=Q(("state__in", (State.SCHEDULED, State.RETRYABLE))),
+                        fields=["scheduled_at"],
+                        name="call_due",
+                    ),
+                    Index(
+                        condition=Q(
+                            ("expires_at__isnull", False),
+                            ("state__in", [State.SCHEDULED, State.RETRYABLE, State.AVAILABLE, State.PENDING]),
+                        ),
+                        fields=["expires_at"],
+                        name="call_expires",
+                    ),
+                    Index(condition=Q(("state", State.DISPATCHED)), fields=["dispatched_at"], name="call_unpublished"),
+                    Index(
+                        condition=Q(("state__in", (State.DISPATCHED, State.ACTIVE))),
+                        fields=["queue", "state"],
+                        name="call_in_flight",
+                    ),
+                    Index(
+                        condition=Q(("finished_at__isnull", True), ("returns__gt", 0)),
+                        fields=["queue", "task"],
+                        name="call_returned",
+                    ),
+                    Index(condition=Q(("reason__isnull", False)), fields=["reason", "finished_at"], name="call_reason"),
+                    Index(
+                        condition=Q(("finished_at__isnull", False)), fields=["state", "finished_at"], name="call_ended"
+                    ),
+                    Index(
+                        condition=Q(("finished_at__isnull", False)),
+                        fields=["queue", "state", "finished_at"],
+                        name="call_ended_queue",
+                    ),
+                    Index(
+                        condition=Q(("state__in", (State.SCHEDULED, State.RETRYABLE))),
+                        fields=["state", "queue", "scheduled_at", "id"],
+                        name="call_due_queue",
+                    ),
+                    Index(condition=Q(("state", State.PENDING)), fields=["queue", "id"], name="call_pending"),
+                    Index(
+                        condition=Q(
+                            ("created_at__isnull", False),
+                            ("state__in", (State.PENDING, State.SCHEDULED, State.AVAILABLE)),
+                        ),
+                        fields=["created_at"],
+                        name="call_sent",
+                    ),
+                    Index(
+                        KeyTextTransform("occurred_at", "error"),
+                        condition=Q(("error__isnull", False), ("finished_at__isnull", True)),
+                        name="call_failed",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
@@ -923,33 +801,15 @@ class Migration(migrations.Migration):
                 ("cost", models.IntegerField()),
                 ("started_at", models.DateTimeField(null=True)),
                 ("lease_until", models.DateTimeField()),
-                (
-                    "worker_id",
-                    models.UUIDField(
-                        help_text="The worker that has reported that it holds the call's message.", null=True
-                    ),
-                ),
-                (
-                    "pulled_until",
-                    models.DateTimeField(
-                        help_text="The lease of a call fetched over HTTP: it ends then, or at the attempt's timeout.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "is_confirmed",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        help_text="The worker that fetched the call over HTTP has sent a heartbeat or progress for it.",
-                    ),
-                ),
+                ("worker_id", models.UUIDField(null=True)),
+                ("pulled_until", models.DateTimeField(null=True)),
+                ("is_confirmed", models.BooleanField(db_default=False, default=False)),
                 (
                     "call",
                     models.ForeignKey(
                         db_constraint=False,
                         db_index=False,
-                        on_delete=django.db.models.deletion.DO_NOTHING,
+                        on_delete=DO_NOTHING,
                         related_name="slots",
                         to="dispatcher.callqueue",
                     ),
@@ -960,203 +820,19 @@ class Migration(migrations.Migration):
                         db_constraint=False,
                         db_index=False,
                         null=True,
-                        on_delete=django.db.models.deletion.PROTECT,
+                        on_delete=PROTECT,
                         related_name="slots",
                         to="dispatcher.ratelimitkey",
                     ),
                 ),
             ],
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("oversized_key__isnull", True), ("state", dispatcher.states.State["AVAILABLE"])),
-                fields=["lane", "position"],
-                name="call_waiting",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("queue__isnull", False), ("state", dispatcher.states.State["AVAILABLE"])),
-                fields=["queue", "position"],
-                name="call_of_queue",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", True), ("lane__isnull", True)),
-                fields=["position"],
-                name="call_unplaced",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(
-                    (
-                        "state__in",
-                        [
-                            dispatcher.states.State["PENDING"],
-                            dispatcher.states.State["SCHEDULED"],
-                            dispatcher.states.State["RETRYABLE"],
-                            dispatcher.states.State["COMPLETED"],
-                            dispatcher.states.State["CANCELLED"],
-                            dispatcher.states.State["DISCARDED"],
-                        ],
-                    )
-                ),
-                fields=["lane"],
-                name="call_of_lane",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("oversized_key__isnull", False)), fields=["lane", "position"], name="call_aside"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("oversized_key__isnull", False)),
-                fields=["oversized_key", "oversized_cost", "position"],
-                name="call_oversized",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(
-                    ("state__in", (dispatcher.states.State["SCHEDULED"], dispatcher.states.State["RETRYABLE"]))
-                ),
-                fields=["scheduled_at"],
-                name="call_due",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(
-                    ("expires_at__isnull", False),
-                    (
-                        "state__in",
-                        [
-                            dispatcher.states.State["SCHEDULED"],
-                            dispatcher.states.State["RETRYABLE"],
-                            dispatcher.states.State["AVAILABLE"],
-                            dispatcher.states.State["PENDING"],
-                        ],
-                    ),
-                ),
-                fields=["expires_at"],
-                name="call_expires",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("state", dispatcher.states.State["DISPATCHED"])),
-                fields=["dispatched_at"],
-                name="call_unpublished",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(
-                    ("state__in", (dispatcher.states.State["DISPATCHED"], dispatcher.states.State["ACTIVE"]))
-                ),
-                fields=["queue", "state"],
-                name="call_in_flight",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", True), ("returns__gt", 0)),
-                fields=["queue", "task"],
-                name="call_returned",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("reason__isnull", False)), fields=["reason", "finished_at"], name="call_reason"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", False)), fields=["state", "finished_at"], name="call_ended"
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("finished_at__isnull", False)),
-                fields=["queue", "state", "finished_at"],
-                name="call_ended_queue",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(
-                    ("state__in", (dispatcher.states.State["SCHEDULED"], dispatcher.states.State["RETRYABLE"]))
-                ),
-                fields=["state", "queue", "scheduled_at", "id"],
-                name="call_due_queue",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(("state", dispatcher.states.State["PENDING"])),
-                fields=["queue", "id"],
-                name="call_pending",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                condition=models.Q(
-                    ("created_at__isnull", False),
-                    (
-                        "state__in",
-                        (
-                            dispatcher.states.State["PENDING"],
-                            dispatcher.states.State["SCHEDULED"],
-                            dispatcher.states.State["AVAILABLE"],
-                        ),
-                    ),
-                ),
-                fields=["created_at"],
-                name="call_sent",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="callqueue",
-            index=models.Index(
-                django.db.models.fields.json.KeyTextTransform("occurred_at", "error"),
-                condition=models.Q(("error__isnull", False), ("finished_at__isnull", True)),
-                name="call_failed",
-            ),
-        ),
-        migrations.AddIndex(
-            model_name="slot",
-            index=models.Index(fields=["call"], name="slot_call"),
-        ),
-        migrations.AddIndex(
-            model_name="slot",
-            index=models.Index(condition=models.Q(("key__isnull", False)), fields=["key", "id"], name="slot_key"),
-        ),
-        migrations.AddIndex(
-            model_name="slot",
-            index=models.Index(
-                condition=models.Q(("pulled_until__isnull", False)), fields=["pulled_until"], name="slot_pulled"
-            ),
+            options={
+                "indexes": [
+                    Index(fields=["call"], name="slot_call"),
+                    Index(condition=Q(("key__isnull", False)), fields=["key", "id"], name="slot_key"),
+                    Index(condition=Q(("pulled_until__isnull", False)), fields=["pulled_until"], name="slot_pulled"),
+                ]
+            },
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),

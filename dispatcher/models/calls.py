@@ -202,15 +202,12 @@ class Slot(Record):
     cost = models.IntegerField()
     started_at = DateTimeField(null=True)
     lease_until = DateTimeField()
-    worker_id = models.UUIDField(null=True, help_text="The worker that has reported that it holds the call's message.")
-    pulled_until = DateTimeField(
-        null=True, help_text="The lease of a call fetched over HTTP: it ends then, or at the attempt's timeout."
-    )
-    is_confirmed = models.BooleanField(
-        default=False,
-        db_default=False,
-        help_text="The worker that fetched the call over HTTP has sent a heartbeat or progress for it.",
-    )
+    worker_id = models.UUIDField(null=True)
+    """The worker that has reported that it holds the call's message."""
+    pulled_until = DateTimeField(null=True)
+    """The lease of a call fetched over HTTP: it ends then, or at the attempt's timeout."""
+    is_confirmed = models.BooleanField(default=False, db_default=False)
+    """The worker that fetched the call over HTTP has sent a heartbeat or progress for it."""
 
     class Meta:
         indexes: ClassVar = [

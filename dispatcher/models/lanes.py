@@ -20,7 +20,8 @@ class Lane(Record):
     queue = models.CharField(max_length=255)
     priority = models.SmallIntegerField()
     on_limit = models.CharField(max_length=16, choices=ON_LIMIT)
-    key_ids = ArrayField(models.BigIntegerField(), help_text="The keys that its calls name, in order of id.")
+    key_ids = ArrayField(models.BigIntegerField())
+    """The keys that its calls name, in order of id."""
 
     class Meta:
         constraints: ClassVar = [

@@ -34,8 +34,9 @@ class Process(Record):
 
     id = models.UUIDField(primary_key=True, editable=False)
     worker_id = models.UUIDField(null=True)
-    queues = ArrayField(models.CharField(max_length=255), help_text="The queues whose calls it takes directly.")
-    idle_at = DateTimeField(null=True, help_text="Since when it waits for calls; null: a call need not wake it.")
+    queues = ArrayField(models.CharField(max_length=255))
+    idle_at = DateTimeField(null=True)
+    """Since when it waits for calls; null: a call need not wake it."""
 
 
 class LeaseCheck(Record):
@@ -58,11 +59,9 @@ class ResultCursor(Record):
 class PeriodicRun(Record):
     """When a periodic task of the dispenser last started, and where; one row per task."""
 
-    name = models.CharField(max_length=64, primary_key=True, help_text="The task, such as dispatcher.tick.")
-    ran_at = DateTimeField(help_text="When it last started.")
-    ran_by = models.UUIDField(
-        null=True, help_text="The worker that ran it by itself; null: a message, such as beat's, started it."
-    )
-    reaches_broker = models.BooleanField(
-        default=True, help_text="Whether that worker reaches a broker: otherwise it served direct queues alone."
-    )
+    name = models.CharField(max_length=64, primary_key=True)
+    ran_at = DateTimeField()
+    ran_by = models.UUIDField(null=True)
+    """The worker that ran it by itself; null: a message, such as beat's, started it."""
+    reaches_broker = models.BooleanField(default=True)
+    """Whether that worker reaches a broker: otherwise it served direct queues alone."""
