@@ -1,7 +1,8 @@
 """Audit: check every invariant in a live database, and repair what can be repaired.
 
-Each check is one statement, so it reads one snapshot. A healthy system passes through states that look like a violation
-(a lane that the next trip will serve, for example): such a state is a finding only if it is unchanged after two ticks.
+Each check is one statement, or a part of one, so it reads one snapshot. A healthy system passes through states that
+look like a violation (a lane that the next trip will serve, for example): such a state is a finding only if it is
+unchanged after two ticks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -145,9 +146,12 @@ def _run(checks: Sequence[Check], params: Params) -> tuple[datetime, list[Found]
     """Run these checks in one transaction; return also the time before them, by the database's clock."""
     with sql.own_transaction():
         clock = sql.ask("read_clock", datetime, {})
-        asked = [sql.ask(check.statement, Finding, params) for check in checks]
-    answers = [(check, each.rows()) for check, each in zip(checks, asked, strict=True)]
-    found = [Found(check=check, findings=rows, count=rows[0].total if rows else 0) for check, rows in answers]
+        asked = {name: sql.ask(name, Finding, params) for name in dict.fromkeys(check.statement for check in checks)}
+    answers = {name: each.rows() for name, each in asked.items()}
+    found = []
+    for check in checks:
+        rows = [row for row in answers[check.statement] if row.name in ("", check.part)]
+        found.append(Found(check=check, findings=rows, count=rows[0].total if rows else 0))
     return clock.row(), found
 
 

@@ -8,10 +8,12 @@ from dispatcher.audit.repairs import Repair
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One statement, and what each row that it returns means."""
+    """One statement, or a part of one, and what each row that it returns means."""
 
     statement: str
     sentence: str
+    part: str = ""
+    """The name of its rows, where it shares the statement with others."""
     invariant: int | None = None
     """Its number in docs/reference/dispatcher-audit.md; None for a note, which violates nothing."""
     repair: Repair | None = None
@@ -21,7 +23,7 @@ class Check:
     @property
     def name(self) -> str:
         """Its name in reports."""
-        return self.statement.removeprefix("audit_")
+        return self.part or self.statement.removeprefix("audit_")
 
 
 CHECKS = (
@@ -39,18 +41,21 @@ CHECKS = (
         "is over when its windows have passed.",
     ),
     Check(
-        statement="audit_wrong_fields",
+        statement="audit_in_flight",
+        part="wrong_fields",
         invariant=2,
         sentence="The fields of a call do not go together. Nothing to repair: its row was written by hand, or this is "
         "a bug.",
     ),
     Check(
-        statement="audit_two_tickets",
+        statement="audit_in_flight",
+        part="two_tickets",
         invariant=2,
         sentence="Two calls in flight have the same ticket. Nothing to repair: it goes when they end.",
     ),
     Check(
-        statement="audit_lease_unrecovered",
+        statement="audit_in_flight",
+        part="lease_unrecovered",
         invariant=2,
         sentence="A lease ran out long ago, and the call was not recovered: nothing runs dispatcher.recover.",
         repair=repairs.recover_leases,
@@ -58,19 +63,22 @@ CHECKS = (
         is_transient=True,
     ),
     Check(
-        statement="audit_slot_without_call",
+        statement="audit_in_flight",
+        part="slot_without_call",
         invariant=4,
         sentence="A slot is held by a call that is not in flight: its room is never freed.",
         repair=repairs.free_orphans,
     ),
     Check(
-        statement="audit_call_without_slot",
+        statement="audit_in_flight",
+        part="call_without_slot",
         invariant=4,
         sentence="A call is in flight and holds no slot: no limit counts it, and no lease ends it.",
         repair=repairs.put_back,
     ),
     Check(
-        statement="audit_wrong_slots",
+        statement="audit_in_flight",
+        part="wrong_slots",
         invariant=4,
         sentence="A call holds other slots than its keys and costs ask for. Nothing to repair: they go when it ends.",
     ),
@@ -103,21 +111,28 @@ CHECKS = (
 
 NOTES = (
     Check(
-        statement="audit_queue_unserved",
+        statement="audit_notes",
+        part="queue_unserved",
         sentence="A queue has calls, and no live worker: nothing more of it is dispatched until one comes.",
     ),
     Check(
-        statement="audit_unstarted",
+        statement="audit_notes",
+        part="unstarted",
         sentence="A call was dispatched and came back without a start, three times or because no live worker of its "
         "queue knows its task: it waits, longer each time.",
     ),
-    Check(statement="audit_poison", sentence="A call was discarded within the last day because it kills its workers."),
+    Check(
+        statement="audit_notes",
+        part="poison",
+        sentence="A call was discarded within the last day because it kills its workers.",
+    ),
     Check(
         statement="audit_old_transaction",
         sentence="A transaction has been open for more than a minute: VACUUM can't remove rows that died since.",
     ),
     Check(
-        statement="audit_periodic_overdue",
+        statement="audit_notes",
+        part="periodic_overdue",
         sentence="A periodic task has not run for a long time: neither beat nor a worker runs it.",
     ),
 )

@@ -87,6 +87,8 @@ class Finding:
     facts: Mapping[str, Any]
     total: int
     """The number of findings of this check, including those that were not read."""
+    name: str = ""
+    """The check, where several share a statement."""
 
     @property
     def identity(self) -> tuple[str, str]:

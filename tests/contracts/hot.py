@@ -37,7 +37,15 @@ WORKER: Final = {
     "processes": 8,
     "serves": LEASE,
 }
-AUDIT: Final = {"most": 1_000, "late": LEASE, "needs_worker": True, "now": NOW}
+AUDIT: Final = {
+    "most": 1_000,
+    "newest": 2_000,
+    "late": LEASE,
+    "needs_worker": True,
+    "now": NOW,
+    "periodic": ["dispatcher.tick"],
+    "periodic_late": [LEASE],
+}
 DUE: Final = {"queues": None, "states": [*states.WAITING, "retryable"]}
 OF_A_CALL: Final = [
     hot("send_calls", 200, PASS, **bulk("key:1500", "key:1600")),
@@ -75,11 +83,6 @@ OF_A_WHILE: Final = [
     hot("unreported_results", 50, after=NOW, after_id=call_id(0), until=NOW + LEASE),
     *(
         hot(f"audit_{rule}", 6_000, PASS, **AUDIT)
-        for rule in (
-            *("over_limit", "slot_without_call", "order"),
-            *("wrong_slots", "unserved", "unstarted", "lease_unrecovered", "call_without_slot", "two_tickets"),
-            *("queue_unserved", "oversized"),
-            "poison",
-        )
+        for rule in ("over_limit", "in_flight", "order", "unserved", "oversized", "notes")
     ),
 ]

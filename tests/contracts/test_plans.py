@@ -19,7 +19,7 @@ TRIPS: Final = trips()
 FEW: Final = 1_000
 """The calls of the small system."""
 ALL_KEYS: Final = {
-    *("audit_miscounted", "audit_oversized", "audit_unserved", "audit_wrong_slots"),
+    *("audit_miscounted", "audit_oversized", "audit_unserved"),
     *("count_oversized", "find_calls_of_key", "report_keys"),
     *("report_runnable", "report_shares", "report_unserved", "report_waiting", "unused_keys"),
 }
