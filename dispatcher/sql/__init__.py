@@ -193,7 +193,7 @@ def _tuned_within(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
     handled = sys.exception()
     try:
         with _pipeline(wrapper):
-            ask("tune_within", object, {})
+            ask("tune_within", object, {"is_over": False})
             is_broken = False
             try:
                 yield
@@ -202,7 +202,7 @@ def _tuned_within(wrapper: BaseDatabaseWrapper) -> Iterator[None]:
                 raise
             finally:
                 if not is_broken:
-                    ask("untune", object, {})
+                    ask("tune_within", object, {"is_over": True})
     except DATABASE_ERRORS as fault:
         if (interruption := interruption_of(fault, handled)) is None:
             raise

@@ -133,9 +133,9 @@ def _table(times: list[_Times], bold: Paint) -> str:
 def _make(key: RateLimitKey, taker: Taker, room: int, *, has_plans: bool = False) -> _Trip:
     """Make a trip, and roll it back."""
     with sql.own_transaction():
-        is_timed = not has_plans and _may("time_functions")
+        is_timed = not has_plans and _may("measure", has_plans=False)
         if has_plans and _may("load_auto_explain"):
-            sql.change("log_plans", {})
+            _may("measure", has_plans=True)
         before = _times() if is_timed else {}
         with sql.notices() as notices:
             began_at = monotonic()
@@ -148,11 +148,11 @@ def _make(key: RateLimitKey, taker: Taker, room: int, *, has_plans: bool = False
     return _Trip(taken=taken, ms=ms, times=[each for each in times if each.calls], counted=counted, plans=plans)
 
 
-def _may(statement: str) -> bool:
+def _may(statement: str, **params: bool) -> bool:
     """Run a statement that changes what the server reports; return whether the role may."""
     try:
         with sql.atomic():
-            sql.change(statement, {})
+            sql.change(statement, params)
     except sql.DATABASE_ERRORS:
         return False
     return True

@@ -1,8 +1,8 @@
--- tune_within: as tune, in a transaction of the caller: what is in force there is put back by `untune`, in the same
--- trip. After an error it is put back by the rollback.
-SELECT set_config('dispatcher.plan_cache_mode', current_setting('plan_cache_mode'), true) AS plan_cache_mode_before,
-       set_config('dispatcher.enable_seqscan', current_setting('enable_seqscan'), true) AS enable_seqscan_before,
-       set_config('dispatcher.jit', current_setting('jit'), true) AS jit_before,
-       set_config('plan_cache_mode', 'force_generic_plan', true) AS plan_cache_mode,
-       set_config('enable_seqscan', 'off', true) AS enable_seqscan,
-       set_config('jit', 'off', true) AS jit
+-- tune_within: as tune, in a transaction of the caller; `is_over`: put back what was in force there, in the same trip.
+-- After an error the rollback does. Read from left to right: what was in force is kept before it is changed.
+SELECT CASE WHEN NOT %(is_over)s::bool
+            THEN set_config('dispatcher.' || changed.name, current_setting(changed.name), true) END AS before,
+       set_config(changed.name, CASE WHEN NOT %(is_over)s::bool THEN changed.value
+                                     ELSE current_setting('dispatcher.' || changed.name) END, true) AS now
+  FROM (VALUES ('plan_cache_mode', 'force_generic_plan'), ('enable_seqscan', 'off'), ('jit', 'off'))
+       AS changed (name, value)
