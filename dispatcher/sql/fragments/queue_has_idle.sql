@@ -5,4 +5,4 @@ EXISTS (SELECT
           JOIN dispatcher_worker AS worker ON worker.id = process.worker_id
          WHERE process.idle_at IS NOT NULL AND {{queue}} = ANY (process.queues)
            AND worker.serves_until > {{moment}} AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
-           AND NOT {{session_is_over(process.id)}})
+           AND NOT pg_try_advisory_xact_lock_shared(hashtextextended(process.id::text, 0)))

@@ -1,6 +1,7 @@
 -- lock_unserved: calls on the way to workers that are not there, locked: their slots are room that others could use.
 -- Hops from queue to queue on the index call_in_flight, so those that are served cost one look each.
-WITH RECURSIVE {{clock}}, {{hops(hop, dispatcher_callqueue, queue, {{is_in_flight}}, '', true)}},
+WITH RECURSIVE {{clock}},
+{{hops(hop, dispatcher_callqueue, queue, (state = 'dispatched' OR state = 'active'), '', true)}},
 unserved AS MATERIALIZED (
     SELECT hop.value AS queue
       FROM clock

@@ -1,2 +1,2 @@
 -- session_is_over: whether no session of this process is left (see lock_session).
-SELECT {{session_is_over(%(process)s::uuid)}}
+SELECT pg_try_advisory_xact_lock_shared(hashtextextended(%(process)s::uuid::text, 0))

@@ -2,5 +2,6 @@
 -- `queues`; return the queues, so that those that the broker delivers can be dispensed, and where tasks are eager
 -- direct ones, too. `calls`: the first of each lane.
 SELECT woken.queue, woken.is_published,
-       CASE WHEN woken.worker_id IS NOT NULL THEN {{worker_notified(woken.worker_id)}} END AS sent
+       CASE WHEN woken.worker_id IS NOT NULL
+            THEN pg_notify('dispatcher_' || replace(woken.worker_id::text, '-', ''), '')::text END AS sent
   FROM {{@wake_workers}}(%(calls)s::uuid[], %(queues)s::text[], %(silence)s::interval, %(is_eager)s::bool) AS woken

@@ -4,7 +4,8 @@
 -- A lease that is over is renewed as long as no recovery has ended it: the heartbeat may have waited for the database.
 WITH {{clock}}, mine AS MATERIALIZED (
     SELECT slot.id, slot.call_id,
-           {{fetch_lease_end(call, job, clock.now)}} AS ends_at
+           LEAST(clock.now + COALESCE(%(lease)s::interval, job.visibility, %(usual)s::interval),
+                 call.started_at + job.timeout) AS ends_at
       FROM clock
      CROSS JOIN dispatcher_callqueue AS call
       JOIN dispatcher_slot AS slot ON slot.call_id = call.id
