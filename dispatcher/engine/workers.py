@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from uuid import UUID
 
-from dispatcher import engine, lanes, sql
+from dispatcher import engine, lanes
 from dispatcher.conf import conf
 from dispatcher.ending import InFlight
 from dispatcher.engine import attempt, dispenser, ends, recovery
@@ -20,7 +20,7 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
     result = heartbeat.record(worker, held)
     if result.is_back:
         for queue in set(worker.queues) - {conf().dispenser_queue}:
-            sql.change("open_queue", {"name": queue, "delivery": lanes.declared_delivery(queue)})
+            lanes.open_queue(queue)
         engine.dispense_briefly(queues=set(worker.queues).intersection(dispenser.ready_queues()))
     # Calls that came back go on, now that a worker of these queues knows their tasks.
     if result.knows_more and worker.tasks and schedule.wake_returned(worker.queues, worker.tasks):

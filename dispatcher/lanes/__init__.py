@@ -18,7 +18,7 @@ from dispatcher.conf import conf
 from dispatcher.errors import ConfigurationError, UnknownKey
 from dispatcher.extension import HTTP_MISSING, registered
 from dispatcher.limits.policy import Policy, stored
-from dispatcher.models import CallQueue, Lane, RateLimitKey
+from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey, Worker
 from dispatcher.states import Delivery, OnLimit
 
 _MOST_NAMES: Final = 10_000
@@ -113,6 +113,19 @@ def declared_delivery(queue: str) -> Delivery:
         message = f"DISPATCHER['delivery'][{best!r}] is {given[best]!r}, but {HTTP_MISSING}"
         raise ConfigurationError(message)
     return Delivery(given[best])
+
+
+def open_queue(name: str) -> None:
+    """Make the row of a queue that is named for the first time, over HTTP or by a worker of Celery's.
+
+    Workers may fetch its calls, unless a worker of Celery's serves it, or calls were sent to it from Python. Until a
+    worker does, it is undecided: a worker of Celery's that comes first serves it (see record_heartbeat).
+    """
+    is_celerys = Worker.objects.filter(queues__contains=[name]).exists() or Lane.objects.filter(queue=name).exists()
+    delivery = declared_delivery(name) if is_celerys else Delivery.HTTP
+    made = Queue(name=name, delivery=delivery, is_undecided=not is_celerys)
+    with sql.atomic():
+        Queue.objects.bulk_create([made], ignore_conflicts=True)
 
 
 def is_from_template(name: str) -> bool:

@@ -25,7 +25,7 @@ from dispatcher.errors import CallTooLarge, FieldInvalid, KeyNotFound, RowLocked
 from dispatcher.ojs import event_log
 from dispatcher.ojs.auth import SAFE, Access, authenticate
 from dispatcher.ojs.errors import DuplicateCall, QueueFull
-from dispatcher.ojs.event_log import Entry
+from dispatcher.ojs.models import EventLogEntry
 from dispatcher.ojs.wire import MEDIA_TYPE, VERSION, Problem, invalid, json_text, missing, read_json, without_nulls
 from dispatcher.sql import faults
 
@@ -265,7 +265,7 @@ def _queue_full(error: QueueFull) -> Problem:
     """Return the response to a full queue, and note each of its rejected job types in the event log."""
     pressure = {"depth": error.depth, "bound": error.bound}
     rejected = [{**pressure, "job_type": task} for task in dict.fromkeys(error.tasks)]
-    event_log.note([Entry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
+    event_log.note([EventLogEntry(kind="backpressure.rejected", queue=error.queue, data=each) for each in rejected])
     headers = {"X-OJS-Queue-Depth": str(error.depth), "X-OJS-Queue-Bound": str(error.bound), **_SOON}
     more = {"queue": error.queue, **pressure, "strategy": error.strategy}
     return Problem(429, "QUEUE_FULL", str(error), is_retryable=True, more=more, headers=headers)

@@ -25,10 +25,9 @@ from dispatcher.limits.policy import Policy
 from dispatcher.models import RateLimitKey
 from dispatcher.ojs import event_log, worker_reports
 from dispatcher.ojs.enqueue import find_unique
-from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.job import read_job
 from dispatcher.ojs.jobs import with_options
-from dispatcher.ojs.models import Cron
+from dispatcher.ojs.models import Cron, EventLogEntry
 from dispatcher.ojs.requests import JobIn
 from dispatcher.ojs.wire import format_time
 from dispatcher.request import Call
@@ -125,8 +124,8 @@ def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
 
 def fire_due() -> int:
     """Fire the crons whose time has come; return how many calls were sent."""
-    names = sql.fetch("due_crons", str, {})
-    return sum(fire_cron(name, Cron.objects.filter(next_run_at__lte=sql.now())) is not None for name in names)
+    due = Cron.objects.filter(next_run_at__lte=sql.now(), is_enabled=True)
+    return sum(fire_cron(name, due) is not None for name in due.values_list("name", flat=True))
 
 
 def fire_cron(name: str, among: "QuerySet[Cron] | None" = None) -> str | None:
@@ -173,7 +172,7 @@ def _send(cron: Cron) -> tuple[str | None, UUID | None]:
     if why:
         logger.info("cron %s: skipped (%s)", cron.name, ", ".join(why.values()))
         about = {"cron_name": cron.name, "cron_expr": cron.expression, "job_type": call.task}
-        event_log.note([Entry(kind="cron.skipped", queue=call.queue or "", data={**about, **why})])
+        event_log.note([EventLogEntry(kind="cron.skipped", queue=call.queue or "", data={**about, **why})])
         return None, None
     (sent,) = api.send_many([call])
     return str(sent.id), before.id if before else None

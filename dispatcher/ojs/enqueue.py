@@ -17,8 +17,8 @@ from dispatcher.lifecycle import control
 from dispatcher.models import CallQueue, Queue
 from dispatcher.ojs import event_log, jobs
 from dispatcher.ojs.errors import DuplicateCall, QueueFull
-from dispatcher.ojs.event_log import Entry
 from dispatcher.ojs.jobs import options_of
+from dispatcher.ojs.models import EventLogEntry
 from dispatcher.ojs.wire import invalid
 from dispatcher.request import Call
 from dispatcher.states import Delivery, OnFull, State
@@ -78,9 +78,9 @@ class Bound:
         """Whether the depth has reached the warning threshold."""
         return self.depth >= self.warn_at * self.max_depth
 
-    def entry(self, kind: str) -> Entry:
+    def entry(self, kind: str) -> EventLogEntry:
         """Return this as an entry of the event log."""
-        return Entry(kind=kind, queue=self.name, data={"depth": self.depth, "bound": self.max_depth})
+        return EventLogEntry(kind=kind, queue=self.name, data={"depth": self.depth, "bound": self.max_depth})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,13 +267,8 @@ def create_queues(names: Collection[str]) -> Mapping[str, Queue]:
     """Create the rows of queues that are named for the first time, and return those of the others by name."""
     known = _find(names)
     for name in sorted(set(names) - known.keys()):
-        open_queue(name)
+        lanes.open_queue(name)
     return known
-
-
-def open_queue(name: str) -> None:
-    """Create the row of a queue named over HTTP; workers may fetch from it unless Celery uses it."""
-    sql.change("open_queue", {"name": name, "delivery": lanes.declared_delivery(name)})
 
 
 def assign_queues(names: Collection[str]) -> list[str]:

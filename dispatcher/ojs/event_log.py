@@ -5,23 +5,13 @@ where the setting `event_retention` asks for a log, it is stored in the transact
 is written by the function take (sql/functions/note_limits.sql), the rest from here.
 """
 
-import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+
+from django.db.models.functions import Now
 
 from dispatcher import sql
 from dispatcher.conf import conf
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """Something that happened: its kind, as the Open Job Spec names it (ojs-events, section 3), and its data."""
-
-    kind: str
-    data: Mapping[str, Any]
-    queue: str | None = None
-    """The queue that it happened to, or in."""
+from dispatcher.ojs.models import EventLogEntry
 
 
 def is_kept() -> bool:
@@ -29,12 +19,10 @@ def is_kept() -> bool:
     return conf().event_retention is not None
 
 
-def note(entries: Collection[Entry]) -> None:
+def note(entries: Sequence[EventLogEntry]) -> None:
     """Store what happened, if an event log is kept; at the time of writing."""
-    if entries and is_kept():
-        params = {
-            "kinds": [entry.kind for entry in entries],
-            "queues": [entry.queue for entry in entries],
-            "data": [json.dumps(entry.data) for entry in entries],
-        }
-        sql.ask("note_entries", object, params)
+    if is_kept():
+        for entry in entries:
+            entry.call_id, entry.at = entry.data.get("job_id"), Now()
+        with sql.atomic():
+            EventLogEntry.objects.bulk_create(entries)

@@ -62,7 +62,7 @@ class OpenJobSpec(extension.Extension):
 
     def note_event(self, kind: str, data: Mapping[str, Any], *, queue: str | None = None) -> None:
         """Store an event, if an event log is kept."""
-        event_log.note([event_log.Entry(kind=kind, data=data, queue=queue)])
+        event_log.note([EventLogEntry(kind=kind, data=data, queue=queue)])
 
     def store_extras(self, extras: Mapping[UUID, Extras]) -> None:
         """Store the options of jobs beside their calls."""

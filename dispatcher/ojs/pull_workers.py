@@ -7,6 +7,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
+from django.db.models import F
+from django.db.models.functions import Now
+
 from dispatcher import ending, sql
 from dispatcher.conf import conf
 from dispatcher.ending import InFlight
@@ -15,11 +18,10 @@ from dispatcher.lifecycle import finish, take
 from dispatcher.lifecycle.finish import Ended, Requeue
 from dispatcher.lifecycle.recover import judged_until
 from dispatcher.lifecycle.take import Taker
-from dispatcher.models import Slot
+from dispatcher.models import LeaseCheck, Slot
 from dispatcher.ojs import event_log
 from dispatcher.ojs.errors import AttemptTimedOut, LeaseLapsed
-from dispatcher.ojs.event_log import Entry
-from dispatcher.ojs.models import PullWorker
+from dispatcher.ojs.models import EventLogEntry, PullWorker
 from dispatcher.ojs.wire import format_time, the_one
 
 _NAMES = UUID("6f1d2c52-5c0e-5bfb-9d0c-0d9b2f0b8a11")
@@ -51,12 +53,12 @@ def renew(calls: Sequence[UUID], worker: UUID | None, lease: timedelta | None = 
     return sql.fetch("renew_fetch_leases", UUID, params) if calls else []
 
 
-def _heartbeat_events(worker: str, calls: Sequence[UUID]) -> Iterator[Entry]:
+def _heartbeat_events(worker: str, calls: Sequence[UUID]) -> Iterator[EventLogEntry]:
     held = Slot.objects.filter(call__in=calls, pulled_until__isnull=False)
     for slot in held.order_by("call").distinct("call").select_related("call"):
         data: dict[str, Any] = {"job_id": str(slot.call.id), "job_type": slot.call.task, "worker_id": worker}
         data |= {"attempt": slot.call.attempt, "visible_until": format_time(slot.pulled_until)}
-        yield Entry(kind="job.heartbeat", queue=slot.call.queue, data=data)
+        yield EventLogEntry(kind="job.heartbeat", queue=slot.call.queue, data=data)
 
 
 def set_directive(worker: str, directive: str) -> bool:
@@ -126,9 +128,13 @@ def reclaim(*, until: datetime | None = None, now: datetime | None = None) -> in
 
 
 def _overdue_until() -> datetime | None:
-    """Return by when the lease of a fetched call must have been over to be judged; None if none is over, or may be."""
-    (is_due,) = sql.fetch("find_overdue", bool, {"wait": 2 * conf().heartbeat})
-    return judged_until() if is_due else None
+    """Return by when the lease of a fetched call must have been over to be judged; None if none is over, or may be.
+
+    Leases that the latest look could not judge are looked at once a second.
+    """
+    latest, wait = LeaseCheck.objects.filter(checked_at__gt=Now() - timedelta(seconds=1)), 2 * conf().heartbeat
+    is_over = Slot.objects.filter(pulled_until__lte=Now()).exists()
+    return judged_until() if is_over and not latest.filter(since__gt=F("checked_at") - wait).exists() else None
 
 
 def _is_spared(left: ExpiredFetch) -> bool:

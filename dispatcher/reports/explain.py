@@ -5,7 +5,10 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from django.db.models.functions import Coalesce
+
 from dispatcher import sql
+from dispatcher.models import Slot
 from dispatcher.states import State
 
 
@@ -66,7 +69,10 @@ def waiting_calls(name: str, *, after: Place | None = None, most: int = 100) -> 
 
 def calls_in_flight(name: str, *, most: int = 100) -> list[KeyCall]:
     """Return the first calls that hold slots of a key, in order of id."""
-    return sql.fetch("report_in_flight", KeyCall, {"name": name, "most": most})
+    fields = ("id", "task", "state", "queue", "priority", "position", "lane_id", "attempt", "created_at")
+    slots = Slot.objects.filter(key__name=name).annotate(since=Coalesce("started_at", "call__dispatched_at"))
+    rows = slots.order_by("call_id").values_list("cost", "since", *(f"call__{field}" for field in fields))[:most]
+    return [KeyCall(cost=cost, since=since, **dict(zip(fields, of, strict=True))) for cost, since, *of in rows]
 
 
 def costs(call: UUID) -> list[Cost]:

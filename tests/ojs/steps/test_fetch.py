@@ -11,7 +11,7 @@ from celery import current_app
 from django.db import connection
 from django.db.models.functions import Now
 
-from dispatcher import engine, sql
+from dispatcher import engine, lanes, sql
 from dispatcher.ending import Reported
 from dispatcher.engine import ends, workers
 from dispatcher.lifecycle import claim
@@ -105,13 +105,13 @@ def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> Non
 def test_a_queue_first_named_over_http_is_fetched_unless_celery_has_to_do_with_it() -> None:
     CallQueue.objects.send("noop", queue="old")
     for name in ("old", "new", "new"):
-        enqueue.open_queue(name)
+        lanes.open_queue(name)
     assert dict(Queue.objects.values_list("name", "delivery")) == {"mail": "http", "old": "broker", "new": "http"}
 
 
 def test_a_queue_that_was_only_named_is_served_by_the_first_that_comes() -> None:
     for name in ("mine", "celerys"):
-        enqueue.open_queue(name)
+        lanes.open_queue(name)
         CallQueue.objects.send("mail.celery", args=[None, []], queue=name)
     assert enqueue.assign_queues(["mine"]) == []
     workers.record_heartbeat(replace(HERE, queues=["mine", "celerys"]), [])
