@@ -23,7 +23,6 @@ ALTER TABLE dispatcher_lane SET (autovacuum_vacuum_scale_factor = 0.01, autovacu
 ALTER TABLE dispatcher_queue SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_block SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_worker SET (vacuum_truncate = false, toast.vacuum_truncate = false);
-ALTER TABLE dispatcher_process SET (vacuum_truncate = false);
 ALTER TABLE dispatcher_slot SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = false);
 ALTER TABLE dispatcher_lanesite SET (fillfactor = 50, autovacuum_vacuum_scale_factor = 0,
@@ -122,6 +121,10 @@ NO_HOT_TABLES = """
 DROP FUNCTION dispatcher_site_of_lane, dispatcher_turns_of_key CASCADE;
 DROP TABLE dispatcher_note, dispatcher_share, dispatcher_start, dispatcher_lanesite;
 """
+
+
+def _is_positive_or_absent(column: str) -> Q:
+    return Q((f"{column}__isnull", True), (f"{column}__gte", 1), _connector="OR")
 
 
 def _is_whole_or_absent(rate: str) -> Q:
@@ -237,13 +240,10 @@ class Migration(migrations.Migration):
             name="KeyChange",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("key", models.CharField(help_text="The name, because the record outlives the key.", max_length=255)),
-                (
-                    "verb",
-                    models.CharField(help_text="limit, override, end_override, pause, resume or block.", max_length=16),
-                ),
-                ("actor", models.CharField(blank=True, help_text="A user name, or token:NAME.", max_length=255)),
-                ("source", models.CharField(help_text="admin, http, python or settings.", max_length=16)),
+                ("key", models.CharField(max_length=255)),
+                ("verb", models.CharField(max_length=16)),
+                ("actor", models.CharField(blank=True, max_length=255)),
+                ("source", models.CharField(max_length=16)),
                 ("reason", models.TextField(blank=True)),
                 ("before", models.JSONField()),
                 ("after", models.JSONField()),
@@ -291,15 +291,7 @@ class Migration(migrations.Migration):
                         max_length=8,
                     ),
                 ),
-                (
-                    "is_undecided",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        editable=False,
-                        help_text="No worker serves it yet: the first fetch, or the first Celery worker, decides who does.",
-                    ),
-                ),
+                ("is_undecided", models.BooleanField(db_default=False, default=False, editable=False)),
                 (
                     "weight",
                     models.PositiveSmallIntegerField(
@@ -334,10 +326,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 "constraints": [
-                    CheckConstraint(
-                        condition=Q(("max_depth__isnull", True), ("max_depth__gte", 1), _connector="OR"),
-                        name="queue_depth_is_positive",
-                    ),
+                    CheckConstraint(condition=_is_positive_or_absent("max_depth"), name="queue_depth_is_positive"),
                     CheckConstraint(
                         condition=Q(("delivery__in", ["broker", "direct", "http"])), name="queue_delivery_is_known"
                     ),
@@ -365,7 +354,6 @@ class Migration(migrations.Migration):
                         expression=models.ExpressionWrapper(
                             Q(("name__endswith", "*")), output_field=models.BooleanField()
                         ),
-                        help_text="It stands for any one of the keys whose names begin so: a call spends it and one of them.",
                         output_field=models.BooleanField(),
                     ),
                 ),
@@ -397,24 +385,9 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("throttle_period", models.DurationField(blank=True, null=True)),
-                (
-                    "is_paused",
-                    models.BooleanField(
-                        default=False, help_text="Nothing starts until it is resumed.", verbose_name="paused"
-                    ),
-                ),
-                (
-                    "blocked_until",
-                    models.DateTimeField(blank=True, help_text="The provider asked to stop until then.", null=True),
-                ),
-                (
-                    "override_until",
-                    models.DateTimeField(
-                        blank=True,
-                        help_text="The override's limits are in force until then, instead of those above.",
-                        null=True,
-                    ),
-                ),
+                ("is_paused", models.BooleanField(default=False, verbose_name="paused")),
+                ("blocked_until", models.DateTimeField(blank=True, null=True)),
+                ("override_until", models.DateTimeField(blank=True, null=True)),
                 ("override_concurrency", models.PositiveIntegerField(blank=True, null=True)),
                 ("override_per_worker", models.PositiveIntegerField(blank=True, null=True)),
                 ("override_rate_limit", models.PositiveIntegerField(blank=True, null=True)),
@@ -447,29 +420,9 @@ class Migration(migrations.Migration):
                         verbose_name="observed",
                     ),
                 ),
-                (
-                    "is_from_template",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        editable=False,
-                        help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
-                    ),
-                ),
-                (
-                    "slots_from",
-                    models.BigIntegerField(
-                        db_default=0, default=0, editable=False, help_text="It has no slots with a lower id."
-                    ),
-                ),
-                (
-                    "limited_at",
-                    models.DateTimeField(
-                        db_default=Now(),
-                        editable=False,
-                        help_text="When people last changed its limits; earlier limits are unknown.",
-                    ),
-                ),
+                ("is_from_template", models.BooleanField(db_default=False, default=False, editable=False)),
+                ("slots_from", models.BigIntegerField(db_default=0, default=0, editable=False)),
+                ("limited_at", models.DateTimeField(db_default=Now(), editable=False)),
                 ("created_at", models.DateTimeField(db_default=Now(), editable=False)),
             ],
             options={
@@ -491,15 +444,9 @@ class Migration(migrations.Migration):
                         condition=Q(("name__regex", "^[a-zA-Z0-9][a-zA-Z0-9._:-]*\\*?$")),
                         name="key_name_is_well_formed",
                     ),
-                    CheckConstraint(
-                        condition=Q(("per_worker__isnull", True), ("per_worker__gte", 1), _connector="OR"),
-                        name="key_per_worker_is_positive",
-                    ),
-                    CheckConstraint(
-                        condition=Q(
-                            ("override_per_worker__isnull", True), ("override_per_worker__gte", 1), _connector="OR"
-                        ),
-                        name="key_override_per_worker_is_positive",
+                    *(
+                        CheckConstraint(condition=_is_positive_or_absent(limit), name=f"key_{limit}_is_positive")
+                        for limit in ("per_worker", "override_per_worker")
                     ),
                     CheckConstraint(
                         condition=Q(("weight__gte", 1), ("weight__lte", 1000)), name="key_weight_is_1_to_1000"
@@ -524,18 +471,11 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.UUIDField(default=uuid7, editable=False, primary_key=True, serialize=False)),
                 ("position", models.BigIntegerField(db_default=NextPosition(), editable=False)),
-                (
-                    "placement",
-                    models.JSONField(
-                        editable=False,
-                        help_text="What its keys and its lane are created from, while it has no lane.",
-                        null=True,
-                    ),
-                ),
+                ("placement", models.JSONField(editable=False, null=True)),
                 ("task", models.CharField(max_length=255)),
                 ("args", models.JSONField(default=list)),
                 ("kwargs", models.JSONField(default=dict)),
-                ("call_data", models.JSONField(help_text="A method and its params, instead of arguments.", null=True)),
+                ("call_data", models.JSONField(null=True)),
                 ("meta", models.JSONField(default=dict)),
                 ("queue", models.CharField(max_length=255)),
                 ("priority", models.SmallIntegerField(default=0)),
@@ -547,16 +487,10 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("costs", models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")),
+                ("costs", models.JSONField(default=dict)),
                 (
                     "key_costs",
-                    ArrayField(
-                        base_field=models.PositiveIntegerField(),
-                        editable=False,
-                        help_text="Its cost of each key of its lane, in their order; null: 1 of each.",
-                        null=True,
-                        size=None,
-                    ),
+                    ArrayField(base_field=models.PositiveIntegerField(), editable=False, null=True, size=None),
                 ),
                 (
                     "state",
@@ -575,7 +509,7 @@ class Migration(migrations.Migration):
                         max_length=16,
                     ),
                 ),
-                ("retry", models.JSONField(help_text="Its retry policy; empty uses the setting.", null=True)),
+                ("retry", models.JSONField(null=True)),
                 (
                     "scheduled_at",
                     models.DateTimeField(
@@ -583,27 +517,10 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("expires_at", models.DateTimeField(help_text="Discarded if it has not started by then.", null=True)),
-                (
-                    "headers",
-                    models.JSONField(
-                        help_text="Headers of its message: the sender's, and those that instrumentation added at the send.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "options",
-                    models.JSONField(
-                        help_text="Options of its message, as for apply_async: time limits, the broker's priority, and so on.",
-                        null=True,
-                    ),
-                ),
-                ("oversized_cost", models.IntegerField(editable=False, help_text="Its cost for that key.", null=True)),
-                (
-                    "chosen_keys",
-                    models.JSONField(
-                        editable=False, help_text="The key that its latest take chose of each group.", null=True
-                    ),
-                ),
+                ("headers", models.JSONField(null=True)),
+                ("options", models.JSONField(null=True)),
+                ("oversized_cost", models.IntegerField(editable=False, null=True)),
+                ("chosen_keys", models.JSONField(editable=False, null=True)),
                 ("attempt", models.IntegerField(default=0)),
                 (
                     "crashes",
@@ -611,24 +528,10 @@ class Migration(migrations.Migration):
                         db_default=0, default=0, help_text="Consecutive attempts that crashed their process."
                     ),
                 ),
-                (
-                    "returns",
-                    models.SmallIntegerField(
-                        db_default=0,
-                        default=0,
-                        help_text="How many times in a row it was published and came back without a start.",
-                    ),
-                ),
-                (
-                    "is_revoked",
-                    models.BooleanField(
-                        db_default=False,
-                        default=False,
-                        help_text="It was revoked while it ran: no further attempt starts.",
-                    ),
-                ),
+                ("returns", models.SmallIntegerField(db_default=0, default=0)),
+                ("is_revoked", models.BooleanField(db_default=False, default=False)),
                 ("ticket", models.UUIDField(editable=False, null=True)),
-                ("claim", models.UUIDField(editable=False, help_text="The claim that won the ticket.", null=True)),
+                ("claim", models.UUIDField(editable=False, null=True)),
                 ("created_at", models.DateTimeField(db_default=Now())),
                 ("dispatched_at", models.DateTimeField(null=True)),
                 ("published_at", models.DateTimeField(null=True)),
@@ -650,22 +553,9 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("result", models.JSONField(null=True)),
-                (
-                    "error",
-                    models.JSONField(help_text="The latest failure: type, message, attempt, occurred_at.", null=True),
-                ),
-                (
-                    "errors",
-                    models.JSONField(default=list, help_text="The first 5 failures and the last 20, oldest first."),
-                ),
-                (
-                    "error_count",
-                    models.IntegerField(
-                        db_default=0,
-                        default=0,
-                        help_text="The number of all failures, including those that are not kept.",
-                    ),
-                ),
+                ("error", models.JSONField(null=True)),
+                ("errors", models.JSONField(default=list)),
+                ("error_count", models.IntegerField(db_default=0, default=0)),
                 (
                     "lane",
                     models.ForeignKey(
@@ -683,7 +573,6 @@ class Migration(migrations.Migration):
                         db_constraint=False,
                         db_index=False,
                         editable=False,
-                        help_text="The key whose limits in force never allow its cost: it waits alone until they do.",
                         null=True,
                         on_delete=DO_NOTHING,
                         related_name="+",

@@ -35,35 +35,30 @@ class CallQueue(Record):
     lane = models.ForeignKey(
         Lane, null=True, on_delete=models.PROTECT, db_constraint=False, db_index=False, related_name="+"
     )
-    placement = models.JSONField(
-        null=True, editable=False, help_text="What its keys and its lane are created from, while it has no lane."
-    )
+    placement = models.JSONField(null=True, editable=False)
+    """What its keys and its lane are created from, while it has no lane."""
     task = models.CharField(max_length=255)
     args = models.JSONField(default=list)
     kwargs = models.JSONField(default=dict)
-    call_data = models.JSONField(null=True, help_text="A method and its params, instead of arguments.")
+    call_data = models.JSONField(null=True)
+    """A method and its params, instead of arguments."""
     meta = models.JSONField(default=dict)
     queue = models.CharField(max_length=255)
     priority = models.SmallIntegerField(default=0)
     on_limit = models.CharField(max_length=16, choices=ON_LIMIT, default=OnLimit.WAIT)
-    costs = models.JSONField(default=dict, help_text="Its cost by key name, where that is not 1.")
-    key_costs = ArrayField(
-        models.PositiveIntegerField(),
-        null=True,
-        editable=False,
-        help_text="Its cost of each key of its lane, in their order; null: 1 of each.",
-    )
+    costs = models.JSONField(default=dict)
+    """Its cost by key name, where that is not 1."""
+    key_costs = ArrayField(models.PositiveIntegerField(), null=True, editable=False)
+    """Its cost of each key of its lane, in their order; null: 1 of each."""
     state = models.CharField(max_length=16, choices=_STATES)
-    retry = models.JSONField(null=True, help_text="Its retry policy; empty uses the setting.")
+    retry = models.JSONField(null=True)
+    """Its retry policy; empty uses the setting."""
     scheduled_at = DateTimeField(null=True, help_text="The earliest start; of a retryable call, of its next attempt.")
     expires_at = DateTimeField(null=True, help_text="Discarded if it has not started by then.")
-    headers = models.JSONField(
-        null=True, help_text="Headers of its message: the sender's, and those that instrumentation added at the send."
-    )
-    options = models.JSONField(
-        null=True,
-        help_text="Options of its message, as for apply_async: time limits, the broker's priority, and so on.",
-    )
+    headers = models.JSONField(null=True)
+    """Headers of its message: the sender's, and those that instrumentation added at the send."""
+    options = models.JSONField(null=True)
+    """Options of its message, as for apply_async: time limits, the broker's priority, and so on."""
     oversized_key = models.ForeignKey(
         RateLimitKey,
         null=True,
@@ -72,24 +67,23 @@ class CallQueue(Record):
         db_constraint=False,
         db_index=False,
         related_name="+",
-        help_text="The key whose limits in force never allow its cost: it waits alone until they do.",
     )
-    oversized_cost = models.IntegerField(null=True, editable=False, help_text="Its cost for that key.")
-    chosen_keys = models.JSONField(
-        null=True, editable=False, help_text="The key that its latest take chose of each group."
-    )
+    """The key whose limits in force never allow its cost: it waits alone until they do."""
+    oversized_cost = models.IntegerField(null=True, editable=False)
+    """Its cost for that key."""
+    chosen_keys = models.JSONField(null=True, editable=False)
+    """The key that its latest take chose of each group."""
     attempt = models.IntegerField(default=0)
     crashes = models.SmallIntegerField(
         default=0, db_default=0, help_text="Consecutive attempts that crashed their process."
     )
-    returns = models.SmallIntegerField(
-        default=0, db_default=0, help_text="How many times in a row it was published and came back without a start."
-    )
-    is_revoked = models.BooleanField(
-        default=False, db_default=False, help_text="It was revoked while it ran: no further attempt starts."
-    )
+    returns = models.SmallIntegerField(default=0, db_default=0)
+    """How many times in a row it was published and came back without a start."""
+    is_revoked = models.BooleanField(default=False, db_default=False)
+    """It was revoked while it ran: no further attempt starts."""
     ticket = models.UUIDField(null=True, editable=False)
-    claim = models.UUIDField(null=True, editable=False, help_text="The claim that won the ticket.")
+    claim = models.UUIDField(null=True, editable=False)
+    """The claim that won the ticket."""
     created_at = DateTimeField(db_default=Now())
     dispatched_at = DateTimeField(null=True)
     published_at = DateTimeField(null=True)
@@ -97,11 +91,12 @@ class CallQueue(Record):
     finished_at = DateTimeField(null=True)
     reason = models.CharField(max_length=16, null=True, choices=_REASONS, help_text="Why it was discarded.")  # noqa: DJ001 -- absent is not a text
     result = models.JSONField(null=True)
-    error = models.JSONField(null=True, help_text="The latest failure: type, message, attempt, occurred_at.")
-    errors = models.JSONField(default=list, help_text="The first 5 failures and the last 20, oldest first.")
-    error_count = models.IntegerField(
-        default=0, db_default=0, help_text="The number of all failures, including those that are not kept."
-    )
+    error = models.JSONField(null=True)
+    """The latest failure: type, message, attempt, occurred_at."""
+    errors = models.JSONField(default=list)
+    """The first 5 failures and the last 20, oldest first."""
+    error_count = models.IntegerField(default=0, db_default=0)
+    """The number of all failures, including those that are not kept."""
 
     objects: ClassVar[CallQueueManager] = CallQueueManager()
 

@@ -29,8 +29,8 @@ class RateLimitKey(Record):
         expression=models.ExpressionWrapper(Q(name__endswith="*"), output_field=models.BooleanField()),
         output_field=models.BooleanField(),
         db_persist=True,
-        help_text="It stands for any one of the keys whose names begin so: a call spends it and one of them.",
     )
+    """It stands for any one of the keys whose names begin so: a call spends it and one of them."""
     concurrency = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum cost in flight; 0 starts nothing, empty is no limit."
     )
@@ -48,12 +48,13 @@ class RateLimitKey(Record):
     )
     throttle_period = models.DurationField(null=True, blank=True)
 
-    is_paused = models.BooleanField("paused", default=False, help_text="Nothing starts until it is resumed.")
-    blocked_until = DateTimeField(null=True, blank=True, help_text="The provider asked to stop until then.")
+    is_paused = models.BooleanField("paused", default=False)
+    """Nothing starts until it is resumed."""
+    blocked_until = DateTimeField(null=True, blank=True)
+    """The provider asked to stop until then."""
 
-    override_until = DateTimeField(
-        null=True, blank=True, help_text="The override's limits are in force until then, instead of those above."
-    )
+    override_until = DateTimeField(null=True, blank=True)
+    """The override's limits are in force until then, instead of those above."""
     override_concurrency = models.PositiveIntegerField(null=True, blank=True)
     override_per_worker = models.PositiveIntegerField(null=True, blank=True)
     override_rate_limit = models.PositiveIntegerField(null=True, blank=True)
@@ -81,18 +82,12 @@ class RateLimitKey(Record):
         help_text="Its limits stop nothing: what they would have delayed is counted.",
     )
 
-    is_from_template = models.BooleanField(
-        default=False,
-        db_default=False,
-        editable=False,
-        help_text="Created from a template of the settings and never changed by people: deleted when it is unused.",
-    )
-    slots_from = models.BigIntegerField(
-        default=0, db_default=0, editable=False, help_text="It has no slots with a lower id."
-    )
-    limited_at = DateTimeField(
-        db_default=Now(), editable=False, help_text="When people last changed its limits; earlier limits are unknown."
-    )
+    is_from_template = models.BooleanField(default=False, db_default=False, editable=False)
+    """Created from a template of the settings and never changed by people: deleted when it is unused."""
+    slots_from = models.BigIntegerField(default=0, db_default=0, editable=False)
+    """It has no slots with a lower id."""
+    limited_at = DateTimeField(db_default=Now(), editable=False)
+    """When people last changed its limits; earlier limits are unknown."""
     created_at = DateTimeField(db_default=Now(), editable=False)
 
     objects: ClassVar[RateLimitKeyManager] = RateLimitKeyManager()
@@ -195,10 +190,14 @@ class Share(Record):
 class KeyChange(Record):
     """A change of a key: only the fields that differ, before and after."""
 
-    key = models.CharField(max_length=255, help_text="The name, because the record outlives the key.")
-    verb = models.CharField(max_length=16, help_text="limit, override, end_override, pause, resume or block.")
-    actor = models.CharField(max_length=255, blank=True, help_text="A user name, or token:NAME.")
-    source = models.CharField(max_length=16, help_text="admin, http, python or settings.")
+    key = models.CharField(max_length=255)
+    """The name, because the record outlives the key."""
+    verb = models.CharField(max_length=16)
+    """limit, override, end_override, pause, resume or block."""
+    actor = models.CharField(max_length=255, blank=True)
+    """A user name, or token:NAME."""
+    source = models.CharField(max_length=16)
+    """admin, http, python or settings."""
     reason = models.TextField(blank=True)
     before = models.JSONField()
     after = models.JSONField()

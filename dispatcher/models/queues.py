@@ -31,12 +31,8 @@ class Queue(Record):
         help_text="How its calls reach workers: published through Celery's broker, taken by Celery workers from "
         "PostgreSQL, or fetched over HTTP by workers in any language.",
     )
-    is_undecided = models.BooleanField(
-        default=False,
-        db_default=False,
-        editable=False,
-        help_text="No worker serves it yet: the first fetch, or the first Celery worker, decides who does.",
-    )
+    is_undecided = models.BooleanField(default=False, db_default=False, editable=False)
+    """No worker serves it yet: the first fetch, or the first Celery worker, decides who does."""
     weight = models.PositiveSmallIntegerField(
         default=1,
         db_default=1,
