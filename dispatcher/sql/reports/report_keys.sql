@@ -10,7 +10,7 @@
 -- say.
 -- Relies on slot_key, start_key, call_waiting, call_aside, call_oversized and call_unplaced.
 WITH {{clock}}, chosen AS MATERIALIZED (
-    SELECT key.id, key.name, key.is_paused, key.blocked_until, {{policy_columns(key)}},
+    SELECT key.id, key.name, key,
            -- Its own limits hold again when an override has ended.
            GREATEST(key.limited_at, CASE WHEN key.override_until <= clock.now THEN key.override_until END) AS limited_at
       FROM clock
@@ -39,7 +39,7 @@ WITH {{clock}}, chosen AS MATERIALIZED (
              FROM dispatcher_slot AS slot
             WHERE slot.key_id = chosen.id AND slot.worker_id IS NOT NULL
             GROUP BY slot.worker_id) AS of_worker
-     WHERE COALESCE(chosen.per_worker, chosen.override_per_worker) IS NOT NULL
+     WHERE COALESCE((chosen.key).per_worker, (chosen.key).override_per_worker) IS NOT NULL
      GROUP BY chosen.id
 ), line AS MATERIALIZED (
     SELECT lane.queue, lane.key_ids, waiting.calls, first.since
@@ -102,9 +102,14 @@ WITH {{clock}}, chosen AS MATERIALIZED (
              WHERE {{is_unplaced(call)}} AND call.state = 'available') AS of_key
      GROUP BY of_key.id
 )
-SELECT clock.now AS at, chosen.id, chosen.name, chosen.is_paused, {{policy_columns(chosen)}},
-       CASE WHEN chosen.blocked_until > clock.now THEN chosen.blocked_until END AS blocked_until,
-       COALESCE(allowed.room = 0 AND chosen.blocked_until <= clock.now, false) AS is_ramping,
+SELECT clock.now AS at, chosen.id, chosen.name, (chosen.key).is_paused, (chosen.key).concurrency,
+       (chosen.key).per_worker, (chosen.key).rate_limit, (chosen.key).rate_period, (chosen.key).throttle_limit,
+       (chosen.key).throttle_period, (chosen.key).fair_by, (chosen.key).weight, (chosen.key).is_observed,
+       (chosen.key).override_until, (chosen.key).override_concurrency, (chosen.key).override_per_worker,
+       (chosen.key).override_rate_limit, (chosen.key).override_rate_period, (chosen.key).override_throttle_limit,
+       (chosen.key).override_throttle_period,
+       CASE WHEN (chosen.key).blocked_until > clock.now THEN (chosen.key).blocked_until END AS blocked_until,
+       COALESCE(allowed.room = 0 AND (chosen.key).blocked_until <= clock.now, false) AS is_ramping,
        allowed.held AS in_flight, allowed.unstarted AS admitted, allowed.spent AS starts, allowed.frees_at,
        allowed.resets_at, allowed.next_at AS next_start_at, allowed.opens_at,
        allowed.delayed, allowed.longest, chosen.limited_at,
