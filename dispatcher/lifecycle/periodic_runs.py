@@ -7,8 +7,11 @@ from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
+from django.db.models import OuterRef, Subquery
+
 from dispatcher import sql
 from dispatcher.conf import conf
+from dispatcher.models import PeriodicRun, Worker
 
 TICK: Final = "dispatcher.tick"
 RECOVER: Final = "dispatcher.recover"
@@ -103,6 +106,12 @@ def begin(
 
 
 def last_runs(tasks: Collection[Periodic], *, now: datetime | None = None) -> list[LastRun]:
-    """Return when these tasks last started, in this order."""
-    names, lates = [task.name for task in tasks], [task.late for task in tasks]
-    return sql.fetch("report_runs", LastRun, {"names": names, "lates": lates, "now": now})
+    """Return when these tasks last started, in this order. A tick that never ran is late; others may be yet to come."""
+    at, names = now or sql.now(), Worker.objects.filter(id=OuterRef("ran_by")).values("name")
+    rows = PeriodicRun.objects.annotate(worker=Subquery(names)).values_list("name", "ran_at", "worker")
+    runs, found = {name: last for name, *last in rows}, list[LastRun]()
+    for task in tasks:
+        ran_at, worker = runs.get(task.name, (None, None))
+        is_late = task.name == TICK if ran_at is None else ran_at + task.late < at
+        found.append(LastRun(name=task.name, ran_at=ran_at, worker=worker, at=at, is_late=is_late))
+    return found

@@ -200,7 +200,7 @@ def _make_room(fresh: Sequence[EnqueueRequest]) -> dict[str, Bound]:
     """
     queues = Counter(each.queue for each in fresh)
     bounds = {}
-    for bound in sql.fetch("queue_bounds", Bound, {"names": list(queues), "is_lock": True}):
+    for bound in sql.fetch("queue_bounds", Bound, {"names": list(queues)}):
         if bound.is_far(queues[bound.name]):
             continue
         (depth,) = sql.fetch("count_waiting", int, {"queue": bound.name, "most": bound.max_depth})
@@ -227,8 +227,7 @@ def clear_backpressure() -> int:
     if not event_log.is_kept():
         return 0
     cleared = []
-    names = sql.fetch("queues_with_backpressure", str, {})
-    for bound in sql.fetch("queue_bounds", Bound, {"names": names, "is_lock": False}):
+    for bound in sql.fetch("queue_bounds", Bound, {"names": None}):
         (depth,) = sql.fetch("count_waiting", int, {"queue": bound.name, "most": bound.max_depth})
         now = replace(bound, depth=depth)
         if not now.is_nearly_full:

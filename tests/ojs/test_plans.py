@@ -61,9 +61,9 @@ HOT: Final = [
     hot("find_reserved_call", 30, call=RUNNING),
     hot("fitting_calls", 100, calls=[RUNNING], most=4_000_000),
     hot("lock_overdue", 50),
-    hot("queues_with_backpressure", 100),
+    hot("queue_bounds", 100, names=None),
     hot("find_unique", 20, unique_key="x", states=["available"], period=None),
-    hot("queue_bounds", 20, names=["queue-1"], is_lock=True),
+    hot("queue_bounds", 20, names=["queue-1"]),
     hot("store_progress", 60, call=RUNNING, attempt=1, progress=0.5, message=None, content=None),
     hot("report_queues", 28_000, queues=["queue-1", "queue-2", "queue-3"], most=1_000, recent=100),
 ]
@@ -176,7 +176,7 @@ def test_counts_end_at_their_bound() -> None:
 def test_a_queue_whose_bound_is_far_above_all_that_waits_need_not_be_counted() -> None:
     """It would be counted under a lock, at each send; here 60,000 wait."""
     Queue.objects.bulk_create([Queue(name=name, max_depth=depth) for name, depth in (("a", 10**4), ("b", 10**9))])
-    near, far = sql.fetch("queue_bounds", Bound, {"names": ["a", "b"], "is_lock": False})
+    near, far = sql.fetch("queue_bounds", Bound, {"names": ["a", "b"]})
     assert near.most_waiting >= 60_000
     assert not near.is_far(1)
     assert far.is_far(1_000)
