@@ -82,16 +82,15 @@ def write_job(row: CallQueue) -> dict[str, Any]:
     stored = job_of(row)
     rest = stored.envelope or {}
     options = rest.get("options") or {}
-    ended, state = row.finished_at, ojs_state(row.state)
-    is_expired = row.reason == Reason.EXPIRED
-    is_waiting = row.state in (State.SCHEDULED, State.PENDING)
+    ended, is_waiting = format_time(row.finished_at), row.state in (State.SCHEDULED, State.PENDING)
+    is_completed = row.state in (State.COMPLETED, State.DISCARDED) and row.reason != Reason.EXPIRED
     job = {
         **(rest.get("extra") or {}),
         "specversion": "1.0",
         "id": str(row.id),
         "type": row.task,
         "queue": row.queue,
-        "state": state,
+        "state": ojs_state(row.state),
         "args": row.args,
         "meta": row.meta,
         "priority": row.priority,
@@ -103,11 +102,9 @@ def write_job(row: CallQueue) -> dict[str, Any]:
         "scheduled_at": options.get("scheduled_at") or format_time(row.scheduled_at),
         "expires_at": options.get("expires_at") or format_time(row.expires_at),
         "started_at": format_time(row.started_at) if row.attempt else None,
-        "completed_at": format_time(ended)
-        if row.state in (State.COMPLETED, State.DISCARDED) and not is_expired
-        else None,
-        "cancelled_at": format_time(ended) if row.state == State.CANCELLED else None,
-        "discarded_at": format_time(ended) if row.state == State.DISCARDED else None,
+        "completed_at": ended if is_completed else None,
+        "cancelled_at": ended if row.state == State.CANCELLED else None,
+        "discarded_at": ended if row.state == State.DISCARDED else None,
         "next_attempt_at": format_time(row.scheduled_at) if row.state == State.RETRYABLE else None,
         "retry_delay_ms": retry_delay_ms(row),
         "timeout_ms": stored.timeout and round(stored.timeout.total_seconds() * 1000),
@@ -171,11 +168,9 @@ def _canonical(value: Any) -> Any:
 
 def _options(job: JobIn) -> OptionsIn:
     """Return the options of a job, from `options` or from the job itself."""
-    beside = {name: getattr(job, name) for name in OptionsIn.model_fields}
-    given = {} if job.options is None else {name: getattr(job.options, name) for name in OptionsIn.model_fields}
-    return OptionsIn.model_construct(
-        **{name: beside[name] if given.get(name) is None else given[name] for name in OptionsIn.model_fields}
-    )
+    fields = OptionsIn.model_fields
+    given = {name: each for name in fields if (each := getattr(job.options, name, None)) is not None}
+    return OptionsIn.model_construct(**{name: getattr(job, name) for name in fields} | given)
 
 
 def _retry(given: RetryIn | None, path: str) -> dict[str, Any] | None:
@@ -249,11 +244,7 @@ def _rest(job: JobIn, options: OptionsIn) -> dict[str, Any] | None:
     """Return the fields of a job that have no column, to be returned unchanged."""
     extra = {name: value for name, value in (job.model_extra or {}).items() if name not in _SYSTEM}
     kept: dict[str, Any] = {"rate_limit": given_fields(options.rate_limit), "unique": given_fields(options.unique)}
-    kept |= {
-        "tags": options.tags,
-        "pending": options.pending,
-        "given": (job.options and job.options.model_extra) or None,
-    }
+    kept |= {"tags": options.tags, "pending": options.pending, "given": job.options and job.options.model_extra}
     times = {"scheduled_at": options.scheduled_at or options.delay_until, "expires_at": options.expires_at}
     kept |= {name: at for name, at in times.items() if at and not at.startswith("+")}
     rest = {"extra": extra, "options": {name: value for name, value in kept.items() if value}}

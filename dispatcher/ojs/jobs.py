@@ -23,9 +23,14 @@ class OjsOptions(Extras):
     envelope: Mapping[str, Any] | None = None
 
     @property
+    def columns(self) -> dict[str, Any]:
+        """The fields of the call's row of `Job`."""
+        return {name: getattr(self, name) for name in ("timeout", "visibility", "unique_key", "envelope")}
+
+    @property
     def is_stored(self) -> bool:
         """Whether the call needs a row of `Job`."""
-        return (self.timeout, self.visibility, self.unique_key, self.envelope) != (None,) * 4
+        return any(value is not None for value in self.columns.values())
 
     def text(self) -> str | None:
         """Return the envelope as JSON."""
@@ -69,17 +74,14 @@ def read(calls: Sequence[UUID]) -> list[CallQueue]:
 
 def store(options: Mapping[UUID, OjsOptions]) -> None:
     """Store the options of calls that were written before in this transaction; nothing of those that were not."""
-    columns: dict[str, list[Any]] = {
-        name: [getattr(each, name) for each in options.values()] for name in ("timeout", "visibility", "unique_key")
-    }
-    envelopes = [each.text() for each in options.values()]
-    sql.ask("write_jobs", object, {"calls": list(options), **columns, "envelopes": envelopes})
+    rows = [each.columns | {"envelope": each.text()} for each in options.values()]
+    columns = {name: [row[name] for row in rows] for name in OjsOptions().columns}
+    sql.ask("write_jobs", object, {"calls": list(options), **columns})
 
 
 def sent(call: CallQueue, options: OjsOptions) -> CallQueue:
     """Return a call that was sent with these options, with its job."""
-    fields = {name: getattr(options, name) for name in ("timeout", "visibility", "unique_key", "envelope")}
-    attach(call, Job(call=call, **fields) if options.is_stored else None)
+    attach(call, Job(call=call, **options.columns) if options.is_stored else None)
     return call
 
 

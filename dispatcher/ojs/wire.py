@@ -4,6 +4,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from itertools import accumulate
 from math import isfinite
@@ -48,26 +49,22 @@ HINTS: Final = {
 """What to do about each error code."""
 
 
+@dataclass(eq=False)
 class Problem(Exception):
-    """An error response, raised as an exception."""
+    """An error response, raised: its status, and the fields of the error object; `more` are additional ones."""
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        *,
-        kind: str | None = None,
-        is_retryable: bool = False,
-        details: Mapping[str, Any] | None = None,
-        more: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Take the status, and the fields of the error object; `more` are additional fields."""
-        super().__init__(message)
-        self.status, self.code, self.message, self.kind = status, code, message, kind
-        self.is_retryable, self.details = is_retryable, dict(details or {})
-        self.more, self.headers = dict(more or {}), dict(headers or {})
+    status: int
+    code: str
+    message: str
+    _: KW_ONLY
+    kind: str | None = None
+    is_retryable: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.message
 
     def response(self, request_id: str, errors_url: str) -> HttpResponse:
         """Return the error object; errors_url: where the codes are documented (ojs-errors, section 3.2)."""
