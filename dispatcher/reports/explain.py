@@ -5,10 +5,11 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from django.db.models import Q
 from django.db.models.functions import Coalesce
 
 from dispatcher import sql
-from dispatcher.models import Slot
+from dispatcher.models import CallQueue, RateLimitKey, Slot
 from dispatcher.states import State
 
 
@@ -77,4 +78,13 @@ def calls_in_flight(name: str, *, most: int = 100) -> list[KeyCall]:
 
 def costs(call: UUID) -> list[Cost]:
     """Return the keys that a call spends, its queue's own included, and what it costs of each."""
-    return sql.fetch("report_costs", Cost, {"call": call})
+    calls = CallQueue.objects.select_related("lane").only("queue", "costs", "chosen_keys", "placement", "lane__key_ids")
+    if (found := calls.filter(id=call).first()) is None:
+        return []
+    # Keys that a call without a lane names may not exist yet.
+    named = () if found.lane else (found.placement or {}).get("names", ())
+    keys = RateLimitKey.objects.filter(
+        Q(id__in=found.lane.key_ids if found.lane else ()) | Q(name=f"queue:{found.queue}")
+    )
+    names, chosen = {*named, *keys.values_list("name", flat=True)}, found.chosen_keys or {}
+    return [Cost(name=name, cost=found.costs.get(name, 1), chosen=chosen.get(name)) for name in sorted(names)]
