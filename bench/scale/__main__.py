@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from bench.scale.sizes import SMALL, YARDSTICK, Size
 from bench.scale.systems import Databases, System, timed
 from project.run_dirs import RUN
 from project.screen import console
-from project.services import embedded
+from project.services import embedded, own_database
 
 if TYPE_CHECKING:
     from bench.scale.compare import Task
@@ -73,9 +73,9 @@ def main() -> int:
 def _ready(server_url: str, effort: Effort) -> Iterator[Databases]:
     """Set Django up, and make the templates of both systems."""
     databases = Databases(server_url)
-    try:
-        for name in ("small", "large"):
-            databases.create(name)
+    with ExitStack() as made:
+        for name in MADE:
+            made.enter_context(own_database(server_url, f"scale_{name}"))
         os.environ |= {
             "DATABASE_URL": databases.url("small"),
             "SCALE_LARGE_URL": databases.url("large"),
@@ -86,12 +86,10 @@ def _ready(server_url: str, effort: Effort) -> Iterator[Databases]:
         call_command("migrate", verbosity=0)
         for name, size in (("small", SMALL), ("large", effort.size)):
             template = f"{name}_template"
-            databases.create(template, template="small")
+            databases.copy("small", template)
             with timed(f"{name}: {size.tenants:,} tenants, {size.waiting:,} waiting, {size.ended:,} ended"):
                 databases.fill(template, size)
         yield databases
-    finally:
-        databases.drop(MADE)
 
 
 def _measure(name: str, match: str, report: Report, databases: Databases, effort: Effort) -> None:
@@ -126,7 +124,7 @@ def _tasks(variant: "Variant", small: System, match: str) -> Iterator["Task"]:
 def _make(variant: "Variant", databases: Databases, size: Size) -> None:
     _close()
     for name, each in (("small", SMALL), ("large", size)):
-        databases.create(name, template=f"{name}_template")
+        databases.copy(f"{name}_template", name)
         for statements in variant.adds:
             databases.fill(name, each, statements)
 

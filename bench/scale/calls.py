@@ -1,13 +1,13 @@
 """What callers and workers do: send, claim, end, fetch; and single orders about calls and keys."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
 
-from bench.scale.compare import Operation, Task
+from bench.scale.compare import Operation, Task, ensure
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
 from dispatcher import api, ending
@@ -25,6 +25,7 @@ MANY = 1_000
 FETCHED = 10
 LANES = 24
 """Tenants that a bulk goes to: as many as share a queue in the small system, and are idle, or busy."""
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
 random_numbers = random.Random(1)  # noqa: S311 -- which tenant is taken is no secret
 
 
@@ -50,50 +51,50 @@ def sent(system: System, key: Callable[[System], str] = busy) -> list[UUID]:
 
 def sending() -> Iterator[Task]:
     """Yield the ways to send."""
-    later = datetime(2100, 1, 1, tzinfo=UTC)
-    yield Operation(name="send alone, dispatched at once", prepare=idle, do=send)
-    yield Operation(name="send alone, behind its tenant's backlog", prepare=busy, do=send)
+    yield Operation("send alone, dispatched at once", prepare=idle, do=send)
+    yield Operation("send alone, behind its tenant's backlog", prepare=busy, do=send)
     yield Operation(
-        name="send alone, to the tenant with half of all that waits", do=lambda _: send("tenant:1"), prepare=busy
+        "send alone, to the tenant with half of all that waits", do=lambda _: send("tenant:1"), prepare=busy
     )
-    yield Operation(name="send alone, for later", prepare=idle, do=lambda key: send(key, scheduled_at=later))
-    yield Operation(name="send alone, for a tenant that is new", prepare=_new, do=_send_with_policy)
-    yield Operation(name="send in atomic(), dispatched at its commit", prepare=idle, do=_send_in_atomic)
-    yield Operation(name="send in atomic(), behind a backlog", prepare=busy, do=_send_in_atomic)
-    yield Operation(name=f"send_many({MANY}) to one tenant with a backlog", prepare=_bulk(1, busy), do=_send_many)
-    yield Operation(name=f"send_many({MANY}) to {LANES} with backlogs", prepare=_bulk(LANES, busy), do=_send_many)
-    yield Operation(name=f"send_many({MANY}) to {LANES} with room", prepare=_bulk(LANES, idle), do=_send_many)
+    yield Operation("send alone, for later", prepare=idle, do=lambda key: send(key, scheduled_at=LATER))
+    yield Operation("send alone, for a tenant that is new", prepare=_new, do=_send_with_policy)
+    yield Operation("send in atomic(), dispatched at its commit", prepare=idle, do=_send_in_atomic)
+    yield Operation("send in atomic(), behind a backlog", prepare=busy, do=_send_in_atomic)
+    yield Operation(
+        f"send_many({MANY}) to one tenant with a backlog", prepare=_bulk(1, busy), do=CallQueue.objects.send_many
+    )
+    yield Operation(
+        f"send_many({MANY}) to {LANES} with backlogs", prepare=_bulk(LANES, busy), do=CallQueue.objects.send_many
+    )
+    yield Operation(
+        f"send_many({MANY}) to {LANES} with room", prepare=_bulk(LANES, idle), do=CallQueue.objects.send_many
+    )
 
 
 def running() -> Iterator[Task]:
     """Yield what a worker does."""
-    yield Operation(name="claim", prepare=_dispatched, do=_claim)
-    yield Operation(name="end", prepare=_claimed, do=_end)
-    yield Operation(name="claim, and end without waiting calls", prepare=_dispatched, do=_run)
-    yield Operation(name="claim, and end that dispatches the tenant's next call", prepare=_last_of_backlog, do=_run)
-    yield Operation(name=f"fetch of {FETCHED} with a backlog", prepare=_give_back, do=_fetch)
-    yield Operation(name="fetch and ack of one", prepare=_add_job, do=_fetch_and_ack)
+    yield Operation("claim", prepare=_dispatched, do=_claim)
+    yield Operation("end", prepare=_claimed, do=_end)
+    yield Operation("claim, and end without waiting calls", prepare=_dispatched, do=_run)
+    yield Operation("claim, and end that dispatches the tenant's next call", prepare=_last_of_backlog, do=_run)
+    yield Operation(f"fetch of {FETCHED} with a backlog", prepare=_give_back, do=_fetch)
+    yield Operation("fetch and ack of one", prepare=_add_job, do=_fetch_and_ack)
 
 
 def orders() -> Iterator[Task]:
     """Yield what people do to one call, or one key of a tenant."""
-    until = datetime(2100, 1, 1, tzinfo=UTC)
-    yield Operation(name="cancel of one call that waits", prepare=sent, do=api.cancel)
-    yield Operation(name="retry of one call that ended", prepare=_cancelled, do=api.retry)
-    yield Operation(name="run_now of one call for later", prepare=_scheduled, do=api.run_now)
-    yield Operation(name="declare of a new key", prepare=_new, do=lambda name: api.declare(name, {"concurrency": 1}))
-    yield Operation(
-        name="limit of a tenant's key", prepare=idle, do=lambda key: api.limit(key, {"concurrency": 90_000})
-    )
-    yield Operation(
-        name="limit of a key with a backlog", prepare=busy, do=lambda key: api.limit(key, {"concurrency": 1})
-    )
-    yield Operation(name="override", prepare=busy, do=lambda key: api.override(key, until=until, concurrency=1))
-    yield Operation(name="end_override", prepare=_overridden, do=api.end_override)
-    yield Operation(name="pause", prepare=_resumed, do=api.pause)
-    yield Operation(name="resume", prepare=_paused, do=api.resume)
-    yield Operation(name="pause and resume of the largest queue", prepare=_queue_key, do=_pause_and_resume)
-    yield Operation(name="block", prepare=idle, do=lambda key: api.block(key, timedelta(milliseconds=1)))
+    yield Operation("cancel of one call that waits", prepare=sent, do=api.cancel)
+    yield Operation("retry of one call that ended", prepare=_cancelled, do=api.retry)
+    yield Operation("run_now of one call for later", prepare=_scheduled, do=api.run_now)
+    yield Operation("declare of a new key", prepare=_new, do=lambda name: api.declare(name, {"concurrency": 1}))
+    yield Operation("limit of a tenant's key", prepare=idle, do=lambda key: api.limit(key, {"concurrency": 90_000}))
+    yield Operation("limit of a key with a backlog", prepare=busy, do=lambda key: api.limit(key, {"concurrency": 1}))
+    yield Operation("override", prepare=busy, do=lambda key: api.override(key, until=LATER, concurrency=1))
+    yield Operation("end_override", prepare=_overridden, do=api.end_override)
+    yield Operation("pause", prepare=_resumed, do=api.pause)
+    yield Operation("resume", prepare=_paused, do=api.resume)
+    yield Operation("pause and resume of the largest queue", prepare=_queue_key, do=_pause_and_resume)
+    yield Operation("block", prepare=idle, do=lambda key: api.block(key, timedelta(milliseconds=1)))
 
 
 def _send_in_atomic(key: str) -> None:
@@ -103,10 +104,6 @@ def _send_in_atomic(key: str) -> None:
 
 def _send_with_policy(name: str) -> None:
     CallQueue.objects.send(nothing, queue="q00", rate_limit={"key": name, "concurrency": 5})
-
-
-def _send_many(calls: Sequence[Call]) -> None:
-    CallQueue.objects.send_many(calls)
 
 
 def _bulk(lanes: int, key: Callable[[System], str]) -> Callable[[System], list[Call]]:
@@ -154,15 +151,12 @@ def _claim(call: CallQueue) -> Ended:
     """Claim a call, and return how its attempt will have ended."""
     claimed = None if call.ticket is None else claim.claim(call.id, call.ticket)
     if call.ticket is None or not isinstance(claimed, Claimed):
-        message = f"the call was not dispatched, or not claimed: {claimed}"
-        raise AssertionError(message)
+        raise AssertionError(claimed)
     return Ended(call_id=call.id, ticket=call.ticket, claim_id=claimed.claim_id, ending=ending.completed(None))
 
 
 def _end(ended: Ended) -> None:
-    if not ends.record_one(ended):
-        message = "the ticket was replaced"
-        raise AssertionError(message)
+    ensure(ends.record_one(ended), "the ticket was replaced")
 
 
 _held: dict[str, list[UUID]] = {}
@@ -176,15 +170,13 @@ def _give_back(system: System) -> System:
 
 
 def _fetch(system: System) -> None:
-    _held[system.alias] = [call.id for call in fetch.fetch(FetchRequest(queues=["q23"], count=FETCHED))]
-    if len(_held[system.alias]) != FETCHED:
-        message = f"{len(_held[system.alias])} of {FETCHED} calls were fetched"
-        raise AssertionError(message)
+    held = [call.id for call in fetch.fetch(FetchRequest(queues=["q23"], count=FETCHED))]
+    _held[system.alias] = held
+    ensure(len(held) == FETCHED, f"{len(held)} of {FETCHED} calls were fetched")
 
 
-def _add_job(system: System) -> CallQueue:
+def _add_job(_: System) -> CallQueue:
     """Send one job more than the next one takes: the small system has few."""
-    del system
     return CallQueue.objects.send("mail.send", keys=["tenant:92"], queue="q23")
 
 
@@ -198,12 +190,12 @@ def _cancelled(system: System) -> list[UUID]:
 
 
 def _scheduled(system: System) -> list[UUID]:
-    return [send(idle(system), scheduled_at=datetime(2100, 1, 1, tzinfo=UTC)).id]
+    return [send(idle(system), scheduled_at=LATER).id]
 
 
 def _overridden(system: System) -> str:
     key = busy(system)
-    api.override(key, until=datetime(2100, 1, 1, tzinfo=UTC), concurrency=1)
+    api.override(key, until=LATER, concurrency=1)
     return key
 
 
@@ -223,8 +215,7 @@ def _paused(system: System) -> str:
     return key
 
 
-def _queue_key(system: System) -> str:
-    del system
+def _queue_key(_: System) -> str:
     return api.declare("queue:q00", {}).name
 
 

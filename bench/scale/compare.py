@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -47,37 +48,50 @@ Do = Callable[[Any], object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class Task:
     """What is measured: `do` is given what `prepare` has returned, which is not measured."""
 
-    name: str
+    name: str = field(kw_only=False)
     do: Do
     prepare: Prepare = lambda system: system
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation(Task):
+    """What is measured on both systems."""
+
     bound: float = PER_CALL
     share: Callable[[System], float] = lambda _: 1.0
     """By how many calls or rows the time is divided."""
     unit: str = "ms"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order:
+Page = partial(Operation, bound=PER_PAGE)
+
+
+class Order(Task):
     """What a person asks for: it is measured on the large system alone, and the slowest counts."""
 
-    name: str
-    do: Do
-    prepare: Prepare = lambda system: system
 
-
-@dataclass(frozen=True, kw_only=True)
-class Tick:
+class Tick(Task):
     """A tick with much to do: it is measured on the large system alone, and the slowest counts."""
 
-    name: str
-    do: Do
-    prepare: Prepare = lambda system: system
+
+def after(*statements: str) -> Prepare:
+    """Return what runs these files of statements on a system."""
+
+    def prepare(system: System) -> System:
+        for name in statements:
+            system.run(name)
+        return system
+
+    return prepare
 
 
-Task = Operation | Order | Tick
+def ensure(holds: object, what: object) -> None:
+    """Raise AssertionError with what there is instead, unless an operation did what it is measured for."""
+    if not holds:
+        raise AssertionError(what)
 
 
 @contextmanager
@@ -92,13 +106,12 @@ def measure(task: Task, large: System, small: System, *, seconds: float) -> Figu
     for system in (large, small):
         with on(system):
             system.settle()
-    match task:
-        case Operation():
-            return _compare(task, large, small, seconds)
-        case Order():
-            return _absolute(task.name, _slowest(task, large, seconds), ORDER_MS, "ms", 1.0)
-        case Tick():
-            return _absolute(task.name, _slowest(task, large, seconds) / 1_000, TICK_S, "s", TICK_BOUND)
+    if isinstance(task, Operation):
+        return _compare(task, large, small, seconds)
+    slowest = _slowest(task, large, seconds)
+    if isinstance(task, Tick):
+        return _absolute(task.name, slowest / 1_000, TICK_S, "s", TICK_BOUND)
+    return _absolute(task.name, slowest, ORDER_MS, "ms", 1.0)
 
 
 def sample(task: Task, system: System) -> float:
@@ -143,7 +156,7 @@ def _compare(task: Operation, large: System, small: System, seconds: float) -> F
             return figure
 
 
-def _slowest(task: Order | Tick, large: System, seconds: float) -> float:
+def _slowest(task: Task, large: System, seconds: float) -> float:
     """Return the slowest of some samples (ms), of fewer where they take long: those are short anyway."""
     began, slowest = perf_counter(), 0.0
     for _ in range(_TIMES):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from django.utils import timezone
 
-from bench.scale.compare import Operation, Task
+from bench.scale.compare import Operation, Task, after, ensure
 from bench.scale.systems import System
 from dispatcher import engine
 from dispatcher.lifecycle import retention, schedule
@@ -25,67 +25,44 @@ FEW = 100
 
 def ticking() -> Iterator[Task]:
     """Yield ticks and trips."""
-    yield Operation(name="idle tick", do=lambda _: engine.tick(now=timezone.now()))
-    yield Operation(name=f"busy tick, {WORKED} calls of 10 lanes", prepare=_work, do=_tick)
-    yield Operation(name=f"trip, {WORKED} calls of 10 lanes", prepare=_work, do=_trip)
-    yield Operation(name=f"tick with {FEW} calls due", prepare=_make_due, do=_tick)
-    yield Operation(name=f"{FEW} calls due, waking them", prepare=_make_due, do=lambda _: schedule.wake_due())
-    yield Operation(
-        name=f"{FEW} calls expired, discarding them", prepare=_expire, do=lambda _: schedule.discard_expired()
-    )
-    yield Operation(name="the time until something falls due", do=lambda _: schedule.ask_due().row())
+    work, expired = after("work"), after("expired_now")
+    yield Operation("idle tick", do=tick)
+    yield Operation(f"busy tick, {WORKED} calls of 10 lanes", prepare=work, do=tick)
+    yield Operation(f"trip, {WORKED} calls of 10 lanes", prepare=work, do=_trip)
+    yield Operation(f"tick with {FEW} calls due", prepare=_make_due, do=tick)
+    yield Operation(f"{FEW} calls due, waking them", prepare=_make_due, do=lambda _: schedule.wake_due())
+    yield Operation(f"{FEW} calls expired, discarding them", prepare=expired, do=lambda _: schedule.discard_expired())
+    yield Operation("the time until something falls due", do=lambda _: schedule.ask_due().row())
 
 
 def cleaning() -> Iterator[Task]:
     """Yield what recovery and cleanup do."""
-    yield Operation(name="recovery", do=lambda _: engine.recover(now=timezone.now()))
-    yield Operation(name="trimming of starts", do=lambda _: retention.trim_starts())
-    yield Operation(name="clearing of backpressure", do=lambda _: enqueue.clear_backpressure())
-    yield Operation(name=f"cleanup of {BATCH} ended calls", prepare=_age, do=_delete_ended)
-    yield Operation(name="cleanup of the event log, one slice", do=lambda _: ojs_retention.delete_entries())
-    yield Operation(name="cleanup of workflows", do=lambda _: ojs_retention.delete_workflows())
-    yield Operation(name="cleanup of workers", do=lambda _: retention.delete_workers())
-    yield Operation(name="advancing of workflows without news", do=lambda _: advance.advance_all())
-    yield Operation(name="delivery of events without subscriptions", do=lambda _: deliver.deliver_events())
+    yield Operation("recovery", do=lambda _: engine.recover(now=timezone.now()))
+    yield Operation("trimming of starts", do=lambda _: retention.trim_starts())
+    yield Operation("clearing of backpressure", do=lambda _: enqueue.clear_backpressure())
+    yield Operation(f"cleanup of {BATCH} ended calls", prepare=after("ended_long_ago"), do=_delete_ended)
+    yield Operation("cleanup of the event log, one slice", do=lambda _: ojs_retention.delete_entries())
+    yield Operation("cleanup of workflows", do=lambda _: ojs_retention.delete_workflows())
+    yield Operation("cleanup of workers", do=lambda _: retention.delete_workers())
+    yield Operation("advancing of workflows without news", do=lambda _: advance.advance_all())
+    yield Operation("delivery of events without subscriptions", do=lambda _: deliver.deliver_events())
 
 
-def _work(system: System) -> System:
-    system.run("work")
-    return system
-
-
-def _tick(system: System) -> None:
-    del system
+def tick(_: object) -> None:
+    """Do what a tick does without its sleep until what falls due within it."""
     engine.tick(now=timezone.now())
 
 
-def _trip(system: System) -> None:
-    del system
+def _trip(_: System) -> None:
     dispatched = len(take(Taker(queues=["q01"], becomes=State.DISPATCHED), room=WORKED).dispatched)
-    if dispatched != WORKED:
-        message = f"{dispatched} of {WORKED} calls were dispatched"
-        raise AssertionError(message)
+    ensure(dispatched == WORKED, f"{dispatched} of {WORKED} calls were dispatched")
 
 
 def _make_due(system: System) -> System:
     """Leave nothing due, or awake, of the sample before, and let some calls be due now."""
-    engine.tick(now=timezone.now())
-    system.run("due_now")
-    return system
+    tick(system)
+    return after("due_now")(system)  # type: ignore[no-any-return]
 
 
-def _expire(system: System) -> System:
-    system.run("expired_now")
-    return system
-
-
-def _age(system: System) -> System:
-    system.run("ended_long_ago")
-    return system
-
-
-def _delete_ended(system: System) -> None:
-    del system
-    if retention.delete_ended() != BATCH:
-        message = f"there were no {BATCH} calls to delete"
-        raise AssertionError(message)
+def _delete_ended(_: System) -> None:
+    ensure(retention.delete_ended() == BATCH, f"there were no {BATCH} calls to delete")

@@ -2,7 +2,8 @@
 
 import io
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -12,7 +13,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from bench.scale.calls import send, sent
-from bench.scale.compare import PER_PAGE, Operation, Task
+from bench.scale.compare import PER_PAGE, Operation, Page, Task, ensure
 from bench.scale.systems import System
 from dispatcher import api
 from dispatcher.audit import audit
@@ -39,27 +40,27 @@ TENANTS = 10
 
 def commands() -> Iterator[Task]:
     """Yield the commands; one that reads all of a system is compared per row that it reads."""
-    yield _page("rate_limit_status --key", lambda _: _command("rate_limit_status", names=["tenant:2", "tenant:3"]))
+    yield Page("rate_limit_status --key", do=lambda _: _command("rate_limit_status", names=["tenant:2", "tenant:3"]))
     yield Operation(
-        name="rate_limit_status of all keys",
+        "rate_limit_status of all keys",
         do=lambda _: _command("rate_limit_status", is_json=True),
         bound=PER_PAGE,
         share=lambda system: system.size.tenants / 1_000,
         unit="ms/1k keys",
     )
     yield Operation(
-        name="audit",
+        "audit",
         do=lambda _: audit(settle=None, pause=lambda _: None),
         bound=PER_PAGE,
         share=lambda system: (system.size.waiting + system.size.ended) / 1_000,
         unit="ms/1k rows",
     )
-    yield _page("dispatcher_token --list", lambda _: _command("dispatcher_token", list=True))
+    yield Page("dispatcher_token --list", do=lambda _: _command("dispatcher_token", list=True))
 
 
 def admin_lists() -> Iterator[Task]:
     """Yield the other lists of the admin: as they open, and by columns, filters and searches where they grow."""
-    yield _page("admin: index", _visit(reverse("admin:index")))
+    yield Page("admin: index", do=_visit(reverse("admin:index")))
     for model, page in admin.site._registry.items():  # noqa: SLF001 -- what there is to look at
         if model._meta.app_label.startswith("dispatcher") and model is not CallQueue:
             yield from _list(model.__name__, page)
@@ -72,14 +73,14 @@ def admin_calls() -> Iterator[Task]:
 
 def admin_pages() -> Iterator[Task]:
     """Yield the pages of single rows, and actions."""
-    yield _page("admin: a call that waits", _get, prepare=lambda system: _url("callqueue", sent(system)[0]))
+    yield Page("admin: a call that waits", do=_get, prepare=lambda system: _url("callqueue", sent(system)[0]))
     for state in ("active", "completed", "discarded"):
-        yield _page(f"admin: a call, {state}", _get, prepare=partial(_a_call, state=state))
+        yield Page(f"admin: a call, {state}", do=_get, prepare=partial(_a_call, state=state))
     for name in ("tenant:1", "tenant:2", "tenant:3"):
-        yield _page(f"admin: the key {name}", _get, prepare=partial(_a_key, name=name))
+        yield Page(f"admin: the key {name}", do=_get, prepare=partial(_a_key, name=name))
     chosen = {"action": "cancel"}
     yield Operation(
-        name=f"admin: cancel of {CHOSEN} chosen calls",
+        f"admin: cancel of {CHOSEN} chosen calls",
         prepare=_sent,
         do=lambda calls: _post("callqueue", {**chosen, "_selected_action": [str(call) for call in calls]}),
         bound=PER_PAGE,
@@ -88,21 +89,15 @@ def admin_pages() -> Iterator[Task]:
 
 def bulk_orders() -> Iterator[Task]:
     """Yield what people order for many calls at once, and for whole queues."""
-    yield Operation(name=f"cancel of {CHOSEN} calls", prepare=_sent, do=api.cancel)
-    yield Operation(name=f"retry of {CHOSEN} calls", prepare=_cancelled, do=api.retry)
-    yield Operation(name=f"run_now of {CHOSEN} calls", prepare=_sent, do=api.run_now)
-
-
-def _page(
-    name: str, do: Callable[[Any], object], prepare: Callable[[System], Any] = lambda system: system
-) -> Operation:
-    return Operation(name=name, prepare=prepare, do=do, bound=PER_PAGE)
+    yield Operation(f"cancel of {CHOSEN} calls", prepare=_sent, do=api.cancel)
+    yield Operation(f"retry of {CHOSEN} calls", prepare=_cancelled, do=api.retry)
+    yield Operation(f"run_now of {CHOSEN} calls", prepare=_sent, do=api.run_now)
 
 
 def _list(name: str, page: "ModelAdmin[Any]") -> Iterator[Task]:
     model = page.model._meta.model_name or ""
     url = reverse(f"admin:{page.model._meta.app_label}_{model}_changelist")
-    yield _page(f"admin: {name} list", _visit(url))
+    yield Page(f"admin: {name} list", do=_visit(url))
     request = RequestFactory().get(url)
     request.user = get_user_model()(is_superuser=True, is_active=True)
     page_of = page.get_changelist_instance(request)
@@ -111,52 +106,42 @@ def _list(name: str, page: "ModelAdmin[Any]") -> Iterator[Task]:
         return
     for number, column in enumerate(page_of.list_display):
         if column in sorted_by and page_of.get_ordering_field(column):
-            yield _page(f"admin: {name} list by {column}", _visit(f"{url}?o={number}"))
+            yield Page(f"admin: {name} list by {column}", do=_visit(f"{url}?o={number}"))
     for spec in page_of.filter_specs:
         for choice in list(spec.choices(page_of))[1 : 1 + (CHOICES if model == "callqueue" else 2)]:
-            yield _page(
-                f"admin: {name} list, {spec.title} {choice['display']}", _visit(f"{url}{choice['query_string']}")
+            yield Page(
+                f"admin: {name} list, {spec.title} {choice['display']}", do=_visit(f"{url}{choice['query_string']}")
             )
-    for what, term in SEARCHES.get(model, {}).items():
-        yield _page(f"admin: {name} list, search for {what}", _visit(f"{url}?q={term}"))
+    for what, term in SEARCHES[model].items():
+        yield Page(f"admin: {name} list, search for {what}", do=_visit(f"{url}?q={term}"))
     if model == "callqueue":
-        yield _page(f"admin: {name} list, its last page", _visit(f"{url}?p=10"))
+        yield Page(f"admin: {name} list, its last page", do=_visit(f"{url}?p=10"))
 
 
 def _visit(url: str) -> Callable[[object], None]:
     return lambda _: _get(url)
 
 
-_clients: dict[str, Client] = {}
-
-
+@cache
 def _client() -> Client:
     """Return a client that is logged in as a person who may do everything."""
-    if "admin" not in _clients:
-        _clients["admin"] = Client(headers={"host": "localhost"})
-        user = get_user_model()
-        person = user.objects.filter(username="admin").first() or user.objects.create_superuser("admin")
-        _clients["admin"].force_login(person)
-    return _clients["admin"]
+    client, people = Client(headers={"host": "localhost"}), get_user_model().objects
+    client.force_login(people.filter(username="admin").first() or people.create_superuser("admin"))
+    return client
 
 
-def forget_client() -> None:
-    """Log in again: the databases have changed."""
-    _clients.clear()
+forget_client = _client.cache_clear
+"""Log in again: the databases have changed."""
 
 
 def _get(url: str) -> None:
-    answer = _client().get(url)
-    if answer.status_code != 200:  # noqa: PLR2004
-        message = f"{url}: {answer.status_code}"
-        raise AssertionError(message)
+    status = _client().get(url).status_code
+    ensure(status == HTTPStatus.OK, f"{url}: {status}")
 
 
 def _post(model: str, form: dict[str, Any]) -> None:
-    answer = _client().post(reverse(f"admin:dispatcher_{model}_changelist"), form)
-    if answer.status_code != 302:  # noqa: PLR2004
-        message = f"{form['action']}: {answer.status_code}"
-        raise AssertionError(message)
+    status = _client().post(reverse(f"admin:dispatcher_{model}_changelist"), form).status_code
+    ensure(status == HTTPStatus.FOUND, f"{form['action']}: {status}")
 
 
 def _url(model: str, pk: object) -> str:

@@ -1,7 +1,7 @@
 """The two systems that are compared: databases on the server at hand, made of templates and dropped at the end."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -10,12 +10,9 @@ from typing import Any, LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
-from psycopg import sql
 
 from bench.scale.sizes import Size
-
-_FILE_COPY = 150_000
-"""From this version on PostgreSQL writes a copy of a template to its log page by page, unless it is asked not to."""
+from project.services import create_database, end_sessions
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,9 @@ class System:
 
 
 class Databases:
-    """Those that the systems are in, and their templates."""
+    """Those that the systems are in, and their templates, named after the database that is given."""
 
     def __init__(self, server_url: str) -> None:
-        """Name them after the database that is given; none is made yet."""
         self._server_url = server_url
         self._name = urlsplit(server_url).path.removeprefix("/")
 
@@ -53,17 +49,9 @@ class Databases:
         """Return the address of one of them."""
         return urlsplit(self._server_url)._replace(path=f"/{self._full(name)}").geturl()
 
-    def create(self, name: str, template: str | None = None) -> None:
-        """Create one, empty or as a copy of another one; connections to both are ended."""
-        with psycopg.connect(self._server_url, autocommit=True) as connection:
-            self._drop(connection, name)
-            create = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(self._full(name)))
-            if template is not None:
-                self._end_connections(connection, template)
-                create += sql.SQL(" TEMPLATE {}").format(sql.Identifier(self._full(template)))
-                if connection.info.server_version >= _FILE_COPY:
-                    create += sql.SQL(" STRATEGY FILE_COPY")
-            connection.execute(create)
+    def copy(self, template: str, name: str) -> None:
+        """Make one as a copy of another one; sessions of both are ended."""
+        create_database(self._server_url, self._full(name), replace=True, template=self._full(template))
 
     def fill(self, name: str, size: Size, statements: str = "fill") -> None:
         """Run the statements of a file on one of them, with as much memory as a build may take, and vacuum it."""
@@ -77,25 +65,10 @@ class Databases:
             connection.execute("CHECKPOINT")
 
     def stop_statements(self, *names: str) -> None:
-        """End all connections to these, so that nothing goes on there of a figure that was given up."""
+        """End all sessions of these, so that nothing goes on there of a figure that was given up."""
         with psycopg.connect(self._server_url, autocommit=True) as connection:
             for name in names:
-                self._end_connections(connection, name)
-
-    def drop(self, names: Sequence[str]) -> None:
-        """Drop these, as far as they are there."""
-        with psycopg.connect(self._server_url, autocommit=True) as connection:
-            for name in names:
-                self._drop(connection, name)
-
-    def _drop(self, connection: psycopg.Connection[Any], name: str) -> None:
-        drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
-        connection.execute(drop.format(sql.Identifier(self._full(name))))
-
-    def _end_connections(self, connection: psycopg.Connection[Any], name: str) -> None:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [self._full(name)]
-        )
+                end_sessions(connection, self._full(name))
 
     def _full(self, name: str) -> str:
         return f"{self._name}_scale_{name}"

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from functools import partial
 
 from django.db import transaction
-from django.utils import timezone
 
 from bench.scale import calls, dispensing, http_api, pages
-from bench.scale.calls import MANY
-from bench.scale.compare import Operation, Order, Task, Tick
+from bench.scale.calls import LATER, MANY
+from bench.scale.compare import Operation, Order, Task, Tick, after, ensure
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
 from dispatcher import api, engine
@@ -24,8 +24,7 @@ Group = Callable[[], Iterator[Task]]
 AWAKE = 100
 """Lanes that a trip takes."""
 LANES_SENT_TO = 3_000
-UNTIL = datetime(2100, 1, 1, tzinfo=UTC)
-"""When the overrides end."""
+ROOM = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,64 +38,57 @@ class Variant:
 
 def lanes() -> Iterator[Task]:
     """Yield what many lanes in one queue must not slow down, asleep at first and ready then."""
-    yield Operation(name="lanes: send alone", prepare=_far, do=_send_far)
-    yield Operation(name=f"lanes: send_many({MANY}) to {AWAKE} lanes", prepare=_bulk_far, do=_send_many)
+    yield Operation("lanes: send alone", prepare=_far, do=_send_far)
+    yield Operation(f"lanes: send_many({MANY}) to {AWAKE} lanes", prepare=_bulk_far, do=CallQueue.objects.send_many)
     yield Operation(
-        name=f"lanes: send_many to {LANES_SENT_TO:,} lanes and the trips after it",
+        f"lanes: send_many to {LANES_SENT_TO:,} lanes and the trips after it",
         prepare=_wide_bulk_far,
-        do=_send_many,
+        do=CallQueue.objects.send_many,
         share=lambda system: min(LANES_SENT_TO, system.size.lanes) / 100,
         unit="ms/100",
     )
-    yield Operation(name="lanes: idle tick", do=lambda _: engine.tick(now=timezone.now()))
-    yield Operation(name="lanes: busy tick", prepare=_work, do=lambda _: engine.tick(now=timezone.now()))
+    yield Operation("lanes: idle tick", do=dispensing.tick)
+    yield Operation("lanes: busy tick", prepare=after("work"), do=dispensing.tick)
 
 
 def awake() -> Iterator[Task]:
     """Yield what many lanes that are ready must not slow down."""
-    yield Operation(name=f"awake: trip over {AWAKE} lanes", prepare=_wake, do=_trip)
-    yield Operation(name="awake: send alone", prepare=_far, do=lambda key: _send_far(key, queue="awake"))
-    yield Tick(name="awake: longest tick", do=_whole_tick, prepare=_wake)
+    # A call waits in as many lanes as a trip takes, and all others are as they were.
+    wake = after("wake_again")
+    yield Operation(f"awake: trip over {AWAKE} lanes", prepare=wake, do=_trip)
+    yield Operation("awake: send alone", prepare=_far, do=partial(_send_far, queue="awake"))
+    yield Tick("awake: longest tick", do=_whole_tick, prepare=wake)
 
 
 def due_at_once() -> Iterator[Task]:
     """Yield what many calls that are due at one instant must not slow down."""
-    yield Operation(name="due: waking a batch of those of one instant", do=lambda _: _in_vain(schedule.wake_due))
-    yield Operation(name="due: send alone", prepare=calls.idle, do=calls.send)
-    yield Tick(name="due: longest tick", do=_whole_tick)
+    yield Operation("due: waking a batch of those of one instant", do=lambda _: _in_vain(schedule.wake_due))
+    yield Operation("due: send alone", prepare=calls.idle, do=calls.send)
+    yield Tick("due: longest tick", do=_whole_tick)
 
 
 def expiring() -> Iterator[Task]:
     """Yield what many calls that expire at one instant must not slow down."""
-    yield Operation(
-        name="expiring: discarding a batch of those of one instant", do=lambda _: _in_vain(schedule.discard_expired)
-    )
-    yield Tick(name="expiring: longest tick", do=_whole_tick)
+    discard = schedule.discard_expired
+    yield Operation("expiring: discarding a batch of those of one instant", do=lambda _: _in_vain(discard))
+    yield Tick("expiring: longest tick", do=_whole_tick)
 
 
 def parked() -> Iterator[Task]:
     """Yield what many lanes that are parked on one key must not slow down."""
-    yield Operation(name="parked: idle tick", do=lambda _: engine.tick(now=timezone.now()))
-    yield Operation(name="parked: send behind the key", prepare=_hot, do=_send_hot)
-    yield Order(
-        name="parked: override that opens the key",
-        prepare=_close_hot,
-        do=lambda _: api.override("hot", until=UNTIL, concurrency=1_000_000),
-    )
-    yield Order(
-        name="parked: end_override that opens the key",
-        prepare=_override_hot,
-        do=lambda _: api.end_override("hot"),
-    )
-    yield Order(
-        name="parked: limit that opens the key",
-        prepare=_close_hot,
-        do=lambda _: api.limit("hot", {"concurrency": 1_000_000}),
-    )
-    yield Order(name="parked: pause", prepare=_close_hot, do=lambda _: api.pause("hot"))
-    yield Order(name="parked: resume that opens the key", prepare=_pause_hot, do=lambda _: api.resume("hot"))
-    yield Order(name="parked: block", prepare=_close_hot, do=lambda _: api.block("hot", timedelta(seconds=1)))
-    yield Tick(name="parked: longest tick after the key has opened", prepare=_open_hot, do=_whole_tick)
+    yield Operation("parked: idle tick", do=dispensing.tick)
+    yield Operation("parked: send behind the key", prepare=_hot, do=_send_hot)
+    closed, opened = after("close_hot"), after("close_hot", "widen_hot", "open_hot")
+    for name, do, prepare in (
+        ("override that opens the key", lambda _: api.override("hot", until=LATER, concurrency=ROOM), closed),
+        ("end_override that opens the key", lambda _: api.end_override("hot"), _override_hot),
+        ("limit that opens the key", lambda _: api.limit("hot", {"concurrency": ROOM}), closed),
+        ("pause", lambda _: api.pause("hot"), closed),
+        ("resume that opens the key", lambda _: api.resume("hot"), _pause_hot),
+        ("block", lambda _: api.block("hot", timedelta(seconds=1)), closed),
+    ):
+        yield Order(f"parked: {name}", prepare=prepare, do=do)
+    yield Tick("parked: longest tick after the key has opened", prepare=opened, do=_whole_tick)
 
 
 def ended() -> Iterator[Task]:
@@ -142,10 +134,6 @@ def _send_far(key: str, *, queue: str = "far") -> None:
     CallQueue.objects.send(nothing, keys=[key], queue=queue)
 
 
-def _send_many(batch: list[Call]) -> None:
-    CallQueue.objects.send_many(batch)
-
-
 def _bulk_far(system: System) -> list[Call]:
     keys = [_far(system) for _ in range(AWAKE)]
     return [Call(task=nothing, keys=[keys[number % AWAKE]], queue="far") for number in range(MANY)]
@@ -156,20 +144,8 @@ def _wide_bulk_far(system: System) -> list[Call]:
     return [Call(task=nothing, keys=[f"far:{number + 1}"], queue="far") for number in range(lanes_sent_to)]
 
 
-def _work(system: System) -> System:
-    system.run("work")
-    return system
-
-
-def _trip(system: System) -> None:
-    del system
+def _trip(_: System) -> None:
     take(Taker(queues=["awake"], becomes=State.DISPATCHED), room=AWAKE)
-
-
-def _wake(system: System) -> System:
-    """Let a call wait in as many lanes as a trip takes, and all others be as they were."""
-    system.run("wake_again")
-    return system
 
 
 def _hot(system: System) -> list[str]:
@@ -180,43 +156,25 @@ def _send_hot(keys: list[str]) -> None:
     CallQueue.objects.send(nothing, keys=keys, queue="hot")
 
 
-def _close_hot(system: System) -> System:
+def _pause_hot(system: System) -> None:
     system.run("close_hot")
-    return system
-
-
-def _pause_hot(system: System) -> System:
-    _close_hot(system)
     api.pause("hot")
     # Behind the pause there is room.
     system.run("widen_hot")
-    return system
 
 
-def _override_hot(system: System) -> System:
-    _close_hot(system)
-    api.override("hot", until=UNTIL, concurrency=0)
+def _override_hot(system: System) -> None:
+    system.run("close_hot")
+    api.override("hot", until=LATER, concurrency=0)
     system.run("widen_hot")
-    return system
-
-
-def _open_hot(system: System) -> System:
-    """Let time open the key."""
-    _close_hot(system)
-    system.run("widen_hot")
-    system.run("open_hot")
-    return system
 
 
 def _in_vain(batch: Callable[[], int]) -> None:
     """Do a batch and roll it back, so that there is another one of the same instant for the next sample."""
     with transaction.atomic(using=conf().database):
-        if not batch():
-            message = "nothing is left"
-            raise AssertionError(message)
+        ensure(batch(), "nothing is left")
         transaction.set_rollback(True, using=conf().database)
 
 
-def _whole_tick(system: System) -> None:
-    del system
+def _whole_tick(_: System) -> None:
     engine.tick()

@@ -9,15 +9,9 @@ from typing import Any
 import psycopg
 import redis
 
-from project.services import Services, own_database
+from project.services import Services, end_sessions, own_database
 from trials.chaos.plan import Needs
 from trials.chaos.proxy import Proxy
-
-OTHERS = """
-    SELECT pg_terminate_backend(pid)
-      FROM pg_stat_activity
-     WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +48,7 @@ class Servers:
     def disconnect_all(self) -> None:
         """End every connection to the run's database, as a fast restart does."""
         with self.connect() as connection:
-            connection.execute(OTHERS)
+            end_sessions(connection, connection.info.dbname)
 
     def stop_database(self, how: signal.Signals) -> None:
         """Stop the embedded database: SIGINT is fast, SIGQUIT immediate, which is a crash."""

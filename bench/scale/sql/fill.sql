@@ -2,6 +2,16 @@
 -- Most tenants share queue q00, the others are spread over the rest; q23 is fetched from over HTTP. Odd tenants
 -- are busy: one call runs, which takes all the room, and the others wait in a lane that is parked on the key; tenant 1
 -- has half of all that wait. Even tenants are idle: there is ample room, and the lane sleeps.
+
+-- What a call is, where a statement says nothing else. Its id is of the time of sending.
+CREATE FUNCTION id_of(at timestamptz) RETURNS uuid LANGUAGE sql VOLATILE RETURN (
+    lpad(to_hex((EXTRACT(EPOCH FROM at) * 1000)::bigint), 12, '0') || '7' || substr(md5(random()::text), 14))::uuid;
+ALTER TABLE dispatcher_callqueue
+      ALTER id SET DEFAULT id_of(clock_timestamp()), ALTER created_at SET DEFAULT clock_timestamp(),
+      ALTER task SET DEFAULT 'bench.scale.tasks.nothing', ALTER args SET DEFAULT '[]', ALTER kwargs SET DEFAULT '{}',
+      ALTER meta SET DEFAULT '{}', ALTER priority SET DEFAULT 0, ALTER on_limit SET DEFAULT 'wait',
+      ALTER costs SET DEFAULT '{}', ALTER state SET DEFAULT 'available', ALTER attempt SET DEFAULT 0,
+      ALTER errors SET DEFAULT '[]';
 INSERT INTO dispatcher_queue (name, delivery, max_depth, on_full, warn_at)
 SELECT 'q' || lpad(n::text, 2, '0'), CASE WHEN n = 23 THEN 'http' ELSE 'broker' END, CASE WHEN n = 0 THEN 100000000 END, 'reject', 0.8
   FROM generate_series(0, 23) AS n;
@@ -28,13 +38,12 @@ UPDATE dispatcher_lanesite
    SET place = CASE WHEN lane_id = 92 OR lane_id >= 9000000 THEN 0 ELSE lane_id END
  WHERE lane_id % 2 = 1 OR lane_id = 92 OR lane_id >= 9000000;
 
--- What has ended: over the last six and a half days, all within its retention. The ids are those of the time of sending.
+-- What has ended: over the last six and a half days, all within its retention.
 INSERT INTO dispatcher_callqueue
-       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at,
-        dispatched_at, published_at, started_at, finished_at, reason, error)
-SELECT (lpad(to_hex((EXTRACT(EPOCH FROM at) * 1000)::bigint), 12, '0') || '7' || substr(md5(random()::text), 14))::uuid,
-       lane.id, 'bench.scale.tasks.task_' || n % 20, '[]', '{"order": 4711}', '{}', lane.queue, 0, 'wait', '{}', state, 1,
-       '[]', at, at, at, at, at + interval '1 second', CASE WHEN state = 'discarded' THEN 'failed' END,
+       (id, lane_id, task, kwargs, queue, state, attempt, created_at, dispatched_at, published_at, started_at,
+        finished_at, reason, error)
+SELECT id_of(at), lane.id, 'bench.scale.tasks.task_' || n % 20, '{"order": 4711}', lane.queue, state, 1, at, at, at, at,
+       at + interval '1 second', CASE WHEN state = 'discarded' THEN 'failed' END,
        CASE WHEN state = 'discarded'
             THEN jsonb_build_object('type', 'ValueError', 'message', 'no', 'attempt', 1, 'occurred_at', at) END
   FROM (SELECT n, now() - interval '1 hour' - (:ended - n) * (interval '156 hours' / :ended) AS at,
@@ -45,27 +54,20 @@ SELECT (lpad(to_hex((EXTRACT(EPOCH FROM at) * 1000)::bigint), 12, '0') || '7' ||
 -- What runs: one call of each busy tenant.
 WITH running AS (
     INSERT INTO dispatcher_callqueue
-           (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at,
-            dispatched_at, published_at, started_at, ticket)
-    SELECT (lpad(to_hex((EXTRACT(EPOCH FROM now() - interval '10 minutes') * 1000)::bigint), 12, '0')
-            || '7' || substr(md5(random()::text), 14))::uuid,
-           lane.id, 'bench.scale.tasks.nothing', '[]', '{}', '{}', lane.queue, 0, 'wait', '{}', 'active', 1, '[]',
-           now() - interval '10 minutes', now() - interval '9 minutes', now() - interval '9 minutes',
-           now() - interval '9 minutes', gen_random_uuid()
-      FROM dispatcher_lane AS lane
-     WHERE lane.id <= :tenants AND lane.id % 2 = 1
+           (id, lane_id, queue, state, attempt, created_at, dispatched_at, published_at, started_at, ticket)
+    SELECT id_of(sent_at), id, queue, 'active', 1, sent_at, at, at, at, gen_random_uuid()
+      FROM dispatcher_lane,
+           (SELECT now() - interval '10 minutes' AS sent_at, now() - interval '9 minutes' AS at) AS past
+     WHERE id <= :tenants AND id % 2 = 1
     RETURNING id, lane_id
 )
 INSERT INTO dispatcher_slot (call_id, key_id, cost, started_at, lease_until)
-SELECT running.id, running.lane_id, 1, now() - interval '9 minutes', now() + interval '10 days' FROM running;
+SELECT id, lane_id, 1, now() - interval '9 minutes', now() + interval '10 days' FROM running;
 
 -- What waits: half of it of tenant 1, a twentieth to be fetched, a twentieth for its time, the rest of the busy ones.
-INSERT INTO dispatcher_callqueue
-       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at,
-        scheduled_at)
-SELECT (lpad(to_hex((EXTRACT(EPOCH FROM at) * 1000)::bigint), 12, '0') || '7' || substr(md5(random()::text), 14))::uuid,
-       lane.id, 'bench.scale.tasks.task_' || n % 20, '[]', '{"order": 4711}', '{}', lane.queue, 0, 'wait', '{}',
-       CASE WHEN turn = 1 THEN 'scheduled' ELSE 'available' END, 0, '[]', at,
+INSERT INTO dispatcher_callqueue (id, lane_id, task, kwargs, queue, state, created_at, scheduled_at)
+SELECT id_of(at), lane.id, 'bench.scale.tasks.task_' || n % 20, '{"order": 4711}', lane.queue,
+       CASE WHEN turn = 1 THEN 'scheduled' ELSE 'available' END, at,
        CASE WHEN turn = 1 THEN now() + interval '1 day' + n * interval '10 milliseconds' END
   FROM (SELECT n, n % 20 AS turn, now() - (:waiting - n) * interval '1 millisecond' AS at,
                CASE WHEN n % 20 = 0 THEN 92
@@ -90,9 +92,8 @@ SELECT 'rate_limit.exceeded', 'q00', md5(n::text)::uuid,
 -- A tenth of the tenants runs a workflow, which waits for a call of tenant 1; ten times as many have ended.
 WITH made AS (
     INSERT INTO dispatcher_ojs_workflow (id, name, kind, state, plan, callbacks, results, created_at, ended_at)
-    SELECT (lpad(to_hex((EXTRACT(EPOCH FROM now()) * 1000)::bigint + n), 12, '0')
-            || '7' || substr(md5(random()::text), 14))::uuid,
-           'order', 'chain', CASE WHEN n % 11 = 0 THEN 'running' ELSE 'completed' END,
+    SELECT id_of(now() + n * interval '1 millisecond'), 'order', 'chain',
+           CASE WHEN n % 11 = 0 THEN 'running' ELSE 'completed' END,
            '[{"type": "mail.send", "args": [], "options": {"queue": "q23"}}]', '{}', '{}', now() - interval '1 hour',
            CASE WHEN n % 11 <> 0 THEN now() - interval '1 minute' END
       FROM generate_series(1, :tenants / 10 * 11) AS n

@@ -5,11 +5,8 @@ SELECT 30000000 + n, 'hot:' || n, false, 1000 FROM generate_series(1, :parked) A
 INSERT INTO dispatcher_lane (id, queue, priority, on_limit, key_ids)
 SELECT 30000000 + n, 'hot', 0, 'wait', ARRAY[30000000, 30000000 + n] FROM generate_series(1, :parked) AS n;
 UPDATE dispatcher_lanesite SET place = 30000000 WHERE queue = 'hot';
-INSERT INTO dispatcher_callqueue
-       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at)
-SELECT (lpad(to_hex((EXTRACT(EPOCH FROM now()) * 1000)::bigint), 12, '0')
-        || '7' || substr(md5(random()::text), 14))::uuid,
-       lane.id, 'bench.scale.tasks.nothing', '[]', '{}', '{}', lane.queue, 0, 'wait', '{}', 'available', 0, '[]', now()
+INSERT INTO dispatcher_callqueue (lane_id, queue)
+SELECT lane.id, lane.queue
   FROM generate_series(1, 2) AS turn
  CROSS JOIN dispatcher_lane AS lane
  WHERE lane.queue = 'hot';

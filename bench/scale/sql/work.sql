@@ -3,12 +3,8 @@ DELETE FROM dispatcher_slot WHERE key_id BETWEEN 9000000 AND 9000009;
 UPDATE dispatcher_callqueue
    SET state = 'completed', ticket = NULL, finished_at = clock_timestamp()
  WHERE lane_id BETWEEN 9000000 AND 9000009 AND state IN ('dispatched', 'active') AND queue = 'q01';
-INSERT INTO dispatcher_callqueue
-       (id, lane_id, task, args, kwargs, meta, queue, priority, on_limit, costs, state, attempt, errors, created_at)
-SELECT (lpad(to_hex((EXTRACT(EPOCH FROM clock_timestamp()) * 1000)::bigint), 12, '0')
-        || '7' || substr(md5(random()::text), 14))::uuid,
-       lane.id, 'bench.scale.tasks.nothing', '[]', '{}', '{}', lane.queue, 0, 'wait', '{}', 'available', 0, '[]',
-       clock_timestamp()
+INSERT INTO dispatcher_callqueue (lane_id, queue)
+SELECT lane.id, lane.queue
   FROM generate_series(1, 10) AS turn
  CROSS JOIN dispatcher_lane AS lane
  WHERE lane.id BETWEEN 9000000 AND 9000009;
