@@ -80,7 +80,7 @@ def _deliveries(sent: Sequence[UUID]) -> Mapping[str, int]:
     delivery = dict(Queue.objects.values_list("name", "delivery"))
     queues = CallQueue.objects.filter(pk__in=sent).values_list("queue", flat=True)
     # A queue of the broker needs no row.
-    return Counter(delivery.get(queue, Delivery.BROKER.value) for queue in queues)
+    return dict(Counter(delivery.get(queue, Delivery.BROKER.value) for queue in queues))
 
 
 def _texts(ids: Sequence[UUID]) -> list[str]:

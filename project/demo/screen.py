@@ -115,27 +115,27 @@ def _figures(summary: Summary) -> Table:
     # The limits give way where the terminal is narrow: the figures and the verdict are what the demo is for.
     seen.columns[1].no_wrap = False
     for name, verdict in summary.keys.items():
-        spacing = verdict.least_spacing_s if verdict.throttle else None
+        spacing = verdict["least_spacing_s"] if verdict["throttle"] else None
         seen.add_row(
             name,
             _limits(verdict),
-            str(verdict.requests),
-            str(verdict.most_at_once),
-            str(verdict.most_in_window) if verdict.rate else "",
+            str(verdict["requests"]),
+            str(verdict["most_at_once"]),
+            str(verdict["most_in_window"]) if verdict["rate"] else "",
             f"{spacing * 1000:.1f} ms" if spacing is not None else "",
-            str(verdict.rejected_429),
-            mark(is_ok=verdict.ok),
+            str(verdict["rejected_429"]),
+            mark(is_ok=verdict["ok"]),
         )
     return seen
 
 
 def _limits(verdict: KeyVerdict) -> str:
     """Return a key's limits in words."""
-    words = []
-    if verdict.concurrency is not None:
-        words.append(f"{verdict.concurrency} at once")
-    if verdict.rate is not None:
-        words.append(f"{verdict.rate['limit']} in {verdict.rate['period_s']:g} s")
-    if verdict.throttle is not None:
-        words.append(f"{verdict.throttle['period_s'] / verdict.throttle['limit'] * 1000:g} ms apart")
+    words, rate, throttle = [], verdict["rate"], verdict["throttle"]
+    if verdict["concurrency"] is not None:
+        words.append(f"{verdict['concurrency']} at once")
+    if rate is not None:
+        words.append(f"{rate['limit']} in {rate['period_s']:g} s")
+    if throttle is not None:
+        words.append(f"{throttle['period_s'] / throttle['limit'] * 1000:g} ms apart")
     return ", ".join(words)

@@ -56,19 +56,9 @@ class Run:
         return [*self.flood, *self.drip, *self.flaky, *self.others]
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyVerdict:
+class KeyVerdict(PublishedLimits, KeyFigures):
     """One key: what it allows, what the witness saw, and whether that is within it."""
 
-    concurrency: int | None
-    rate: PublishedPace | None
-    throttle: PublishedPace | None
-    requests: int
-    most_at_once: int
-    most_in_window: int | None
-    least_spacing_s: float | None
-    rejected_429: int
-    violations: int
     ok: bool
 
 
@@ -107,21 +97,7 @@ class Summary:
 
     def as_json(self) -> dict[str, object]:
         """Return it for tools; the totals also stand at the top, where a tool looks first."""
-        return {
-            "ok": self.is_ok,
-            "faults": list(self.faults),
-            "keys": {name: asdict(verdict) for name, verdict in self.keys.items()},
-            "totals": asdict(self.totals),
-            "lost": self.totals.lost,
-            "duplicates": self.totals.duplicates,
-            "violations": self.totals.violations,
-            "rejected_429": self.totals.rejected_429,
-            "tolerance_s": self.tolerance_s,
-            "longest_way_s": self.longest_way_s,
-            "flood_before_drip": self.flood_before_drip,
-            "deliveries": dict(self.deliveries),
-            "seconds": round(self.seconds, 1),
-        }
+        return {"ok": self.is_ok, **asdict(self), **asdict(self.totals), "seconds": round(self.seconds, 1)}
 
 
 def judge(run: Run) -> Summary:
@@ -146,7 +122,7 @@ def judge(run: Run) -> Summary:
             *_not_retried(run, calls),
             *_unfair(run, flood_before_drip),
         ],
-        keys={name: _verdict(run.limits[name], keys[name], ok=not faults_of[name]) for name in keys},
+        keys={name: KeyVerdict(**run.limits[name], **keys[name], ok=not faults_of[name]) for name in keys},
         totals=totals,
         tolerance_s=tolerance,
         longest_way_s=run.record["longest_way_s"],
@@ -154,10 +130,6 @@ def judge(run: Run) -> Summary:
         deliveries=run.deliveries,
         seconds=run.seconds,
     )
-
-
-def _verdict(limits: PublishedLimits, figures: KeyFigures, *, ok: bool) -> KeyVerdict:
-    return KeyVerdict(**limits, **figures, ok=ok)
 
 
 def _broken(name: str, limits: PublishedLimits, figures: KeyFigures, tolerance: float) -> Iterator[str]:

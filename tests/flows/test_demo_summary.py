@@ -52,7 +52,7 @@ def run() -> Run:
 def test_a_run_in_which_all_held_is_ok(run: Run) -> None:
     summary = judge(run)
     assert summary.is_ok, summary.faults
-    assert all(verdict.ok for verdict in summary.keys.values())
+    assert all(verdict["ok"] for verdict in summary.keys.values())
     assert summary.flood_before_drip == 1
 
 
@@ -80,7 +80,7 @@ def test_a_figure_beyond_its_limit_is_a_fault_of_its_key(
     run.record["keys"][key] = {**run.record["keys"][key], figure: value}  # type: ignore[typeddict-item]
     summary = judge(run)
     assert summary.faults == [said]
-    assert [name for name, verdict in summary.keys.items() if not verdict.ok] == [key]
+    assert [name for name, verdict in summary.keys.items() if not verdict["ok"]] == [key]
 
 
 def test_a_call_that_the_witness_never_answered_with_success_is_lost(run: Run) -> None:
