@@ -14,9 +14,9 @@ from importlib import import_module
 
 import django
 from django.core.management import call_command
-from django.db import connections
+from django.db import connection, connections
 
-from bench import database, table
+from bench import table
 from bench.figures import FULL, QUICK, Bench, Effort, Group
 from bench.report import Report
 from bench.third_party import witness
@@ -86,7 +86,10 @@ def _ready(services: Services, effort: Effort) -> Iterator[Bench]:
         os.environ["DATABASE_URL"] = address
         django.setup()
         call_command("migrate", verbosity=0)
-        database.run("make_bare")
+        from bench.models import PlainRow  # noqa: PLC0415 - Django is set up now
+
+        with connection.schema_editor() as editor:
+            editor.create_model(PlainRow)
         yield Bench(effort=effort, run_dir=services.run_dir, witness=third_party)
 
 

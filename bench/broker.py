@@ -9,6 +9,7 @@ from django.test import override_settings
 from bench import fixtures, running
 from bench.bare import Bare
 from bench.figures import Bench, Figure, each, in_turns
+from bench.running import Calls
 from bench.tasks import nothing
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import Delivery
@@ -30,15 +31,15 @@ def broker(bench: Bench) -> Iterator[Figure]:
             RateLimitKey.objects.declare("ample", concurrency=running.AMPLE)
             RateLimitKey.objects.declare("single", concurrency=1)
             ours, other = in_turns(
-                partial(running.end_to_end, "ample", calls), partial(alone.end_to_end, calls), rounds=long_rounds
+                partial(Calls(["ample"]).end_to_end, calls), partial(alone.end_to_end, calls), rounds=long_rounds
             )
             yield Figure.rate("broker: end to end under a limit / bare Celery, prefetch 4", ours, other, 0.45)
             ours, other = in_turns(
-                partial(running.drain, [["ample"]], backlog), partial(alone.drain, backlog), rounds=long_rounds
+                partial(Calls(["ample"]).drain, backlog), partial(alone.drain, backlog), rounds=long_rounds
             )
             yield Figure.rate("broker: drain under a limit / bare Celery, prefetch 4", ours, other, 0.5)
             ours, other = in_turns(
-                partial(running.hand_over, "single", singly),
+                partial(Calls(["single"]).hand_over, singly),
                 partial(single.hand_over, singly),
                 rounds=bench.effort.rounds,
             )

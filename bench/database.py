@@ -1,9 +1,11 @@
-"""What the benchmarks ask the database, past Django."""
+"""What the benchmarks ask the database, past Django, and the kernel about its processes."""
 
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 
 
@@ -26,3 +28,18 @@ def execute(text: str, params: Mapping[str, Any] | Sequence[Any] | None = None) 
 def tidy() -> None:
     """Bring statistics and visibility up to date, so that no vacuum comes in between."""
     execute("VACUUM (ANALYZE)")
+
+
+def sessions() -> list[int]:
+    """Return the processes of the server that have a session of the database."""
+    return [pid for (pid,) in execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")]
+
+
+def cpu_ms(pid: int) -> float:
+    """Return the milliseconds of CPU that the threads of a process have used, by the kernel's account."""
+    return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e6
+
+
+def family_cpu_ms(pid: int) -> float:
+    """Return the same of a process and all that it has started."""
+    return sum(map(cpu_ms, [pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))]))

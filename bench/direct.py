@@ -7,7 +7,7 @@ from statistics import median
 from bench import running
 from bench.bare import Bare
 from bench.figures import Bench, Figure, in_turns
-from bench.tasks import wait
+from bench.running import Calls
 from dispatcher.models import RateLimitKey
 from project.processes import Stack
 
@@ -41,7 +41,7 @@ def direct(bench: Bench) -> Iterator[Figure]:
             yield from _one_by_one(bench, single, alone[0])
             yield from _costs(bench)
             # Each call stops at the limit, and is let go: two entries.
-            drained = partial(running.drain, [["single"]], bench.effort.calls(ONE_BY_ONE))
+            drained = partial(Calls(["single"]).drain, bench.effort.calls(ONE_BY_ONE))
             without = median(drained() for _ in range(bench.effort.long_rounds))
         with running.worker(stack, beside=[PLAIN], env={"BENCH_EVENTS": "3600"}):
             _declare()
@@ -66,7 +66,7 @@ def _declare() -> None:
 def _end_to_end(bench: Bench, alone: list[Bare]) -> Iterator[Figure]:
     calls = bench.effort.calls(CALLS)
     ours, *others = in_turns(
-        partial(running.end_to_end, "ample", calls),
+        partial(Calls(["ample"]).end_to_end, calls),
         *(partial(each.end_to_end, calls) for each in alone),
         rounds=bench.effort.long_rounds,
     )
@@ -77,7 +77,7 @@ def _end_to_end(bench: Bench, alone: list[Bare]) -> Iterator[Figure]:
 def _drains(bench: Bench, alone: list[Bare]) -> Iterator[Figure]:
     calls = bench.effort.calls(BACKLOG)
     *ours, four, one = in_turns(
-        *(partial(running.drain, keys, calls) for _, keys in DRAINS.values()),
+        *(partial(Calls(*keys).drain, calls) for _, keys in DRAINS.values()),
         *(partial(each.drain, calls) for each in alone),
         rounds=bench.effort.long_rounds,
     )
@@ -88,15 +88,15 @@ def _drains(bench: Bench, alone: list[Bare]) -> Iterator[Figure]:
 
 def _one_by_one(bench: Bench, single: Bare, alone: Bare) -> Iterator[Figure]:
     calls, rounds = bench.effort.calls(ONE_BY_ONE), bench.effort.rounds
-    ours, other = in_turns(partial(running.hand_over, "single", calls), partial(single.hand_over, calls), rounds=rounds)
+    ours, other = in_turns(partial(Calls(["single"]).hand_over, calls), partial(single.hand_over, calls), rounds=rounds)
     yield Figure.time("end of a call to the next start at concurrency 1 / bare Celery, -c 1, backlog", ours, other, 1.3)
-    ours, other = in_turns(partial(running.start, calls // 2), partial(alone.start, calls // 2), rounds=rounds)
+    ours, other = in_turns(partial(Calls().start, calls // 2), partial(alone.start, calls // 2), rounds=rounds)
     yield Figure.time("commit of a send to its start, idle worker / publish to start, bare Celery", ours, other, 1)
 
 
 def _costs(bench: Bench) -> Iterator[Figure]:
     calls = bench.effort.calls(CALLS)
-    spent = running.cost(partial(running.end_to_end, "ample", calls), calls)
+    spent = running.cost(partial(Calls(["ample"]).end_to_end, calls), calls)
     absolute = Figure.absolute
     whole = "end to end under a limit, sends included"
     yield absolute(f"transactions a call, whole system, {whole}", spent.transactions, "commits", bound=2.3)
@@ -104,16 +104,16 @@ def _costs(bench: Bench) -> Iterator[Figure]:
     yield Figure.rate(f"calls per second and core of PostgreSQL, {whole}", 1_000 / spent.cpu_ms, 1, 1_600)
     yield absolute(f"dead rows a call, {whole}", spent.dead_rows, "rows", bound=8)
     yield absolute(f"WAL a call, {whole}", spent.wal_kb, "kB", bound=8)
-    spent = running.cost(partial(running.drain, [["ample"]], calls), calls)
+    spent = running.cost(partial(Calls(["ample"]).drain, calls), calls)
     drained = "drain of a backlog, send_many included"
     yield absolute(f"transactions a call, whole system, {drained}", spent.transactions, "commits", bound=2)
     yield absolute(f"CPU of PostgreSQL a call, {drained}", spent.cpu_ms, "ms", bound=0.2)
     calls = bench.effort.calls(ONE_BY_ONE)
-    spent = running.cost(partial(running.drain, [["single"]], calls, task=wait), calls)
+    spent = running.cost(partial(Calls(["single"]).drain, calls, "wait"), calls)
     yield absolute(
         "transactions a call, runs of 5 ms that fill their key, whole system", spent.transactions, "commits", bound=2.5
     )
-    spent = running.cost(partial(running.drain, [["throttle"]], calls), calls)
+    spent = running.cost(partial(Calls(["throttle"]).drain, calls), calls)
     throttled = f"a call under a throttle of {THROTTLE} a second, whole system"
     yield absolute(f"trips of {throttled}", spent.transactions, "commits", bound=3)
     yield absolute(f"CPU of PostgreSQL of {throttled}", spent.cpu_ms, "ms", bound=2)

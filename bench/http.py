@@ -12,10 +12,9 @@ from threading import Event
 from time import perf_counter
 from typing import Any
 
-import psutil
-
-from bench import database, fixtures, running
+from bench import database, fixtures
 from bench.figures import Bench, Figure
+from bench.limits import apart
 from dispatcher import api
 from dispatcher.models import RateLimitKey
 from project.processes import Stack, free_port
@@ -77,18 +76,13 @@ def limits_over_http(bench: Bench) -> Iterator[Figure]:
             _rate(port, partial(_push, [], keys=[key]), jobs, clients=WAITERS)
             seen: list[float] = []
             _rate(port, partial(_visit, seen), jobs, clients=WAITERS)
-            seen.sort()
-            apart = median(later - earlier for earlier, later in zip(seen, seen[limit:], strict=False))
             name = f"fetches under a {kind} of {limit} in {seconds} s, {WAITERS} clients that wait"
-            yield Figure.rate(name, limit / apart, limit / seconds, USED, unit="starts/s")
+            yield Figure.rate(name, limit / apart(sorted(seen), limit), limit / seconds, USED, unit="starts/s")
 
 
 def _cpu_ms(stack: Stack) -> float:
     """Return the milliseconds of CPU that the server has used so far, and the sessions of the database."""
-    leader = psutil.Process(stack.children["web"].pid)
-    sessions = database.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
-    pids = [leader.pid, *(each.pid for each in leader.children()), *(pid for (pid,) in sessions)]
-    return sum(map(running.cpu_ms, pids))
+    return database.family_cpu_ms(stack.children["web"].pid) + sum(map(database.cpu_ms, database.sessions()))
 
 
 @contextmanager

@@ -61,10 +61,10 @@ def _limits(bench: Bench, kind: str, *, bound: float) -> Iterator[Figure]:
         for key in expected:
             api.resume(key)
         seen = _watch(bench.witness, expected, windows * WINDOW.period / SECOND + TIMEOUT)
-    apart = _apart(seen[window], windows * WINDOW.limit)
+    took = apart(seen[window], windows * WINDOW.limit)
     spaced = (len(seen[throttle]) - 1) * SECOND / (seen[throttle][-1] - seen[throttle][0])
     for name, limit, rate in (
-        ("a window", WINDOW, windows * WINDOW.limit * SECOND / apart),
+        ("a window", WINDOW, windows * WINDOW.limit * SECOND / took),
         ("a throttle", THROTTLE, spaced),
     ):
         what = f"{kind}starts under {name} of {limit.limit} in {limit.period // SECOND} s"
@@ -92,6 +92,6 @@ def _watch(witness: Witness, expected: dict[str, int], patience: float) -> dict[
         time.sleep(POLL)
 
 
-def _apart(starts: Sequence[int], distance: int) -> float:
-    """Return the median time (ns) in which so many starts were made, wherever one begins to count."""
+def apart(starts: Sequence[float], distance: int) -> float:
+    """Return the median time in which so many starts were made, wherever one begins to count."""
     return median(later - earlier for earlier, later in zip(starts, starts[distance:], strict=False))

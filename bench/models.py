@@ -1,4 +1,4 @@
-"""The bare table that a send is compared with; bench/sql/make_bare.sql makes it."""
+"""The bare table that a send is compared with."""
 
 import uuid_utils.compat as uuid7
 from django.db import models

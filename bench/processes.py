@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from functools import partial
 from statistics import median
 
-import psutil
-
-from bench import running
+from bench import database, running
 from bench.bare import Bare
 from bench.figures import Bench, Figure, in_turns
-from bench.tasks import RUN_S, wait
+from bench.tasks import RUN_S
 from dispatcher.models import RateLimitKey
 from project.processes import Stack
 
@@ -32,7 +30,7 @@ def processes(bench: Bench) -> Iterator[Figure]:
         calls = bench.effort.calls(min(CALLS, round(count * SECONDS / RUN_S)))
         with Stack(bench.run_dir) as stack, running.worker(stack, concurrency=count):
             RateLimitKey.objects.declare("one", concurrency=running.AMPLE)
-            drain = partial(running.drain, [["one"]], calls, task=wait)
+            drain = partial(running.Calls(["one"]).drain, calls, "wait")
             drain()
             rate = median(drain() for _ in range(bench.effort.long_rounds))
         yield Figure.rate(f"runs of 5 ms on one key, processes: {count} / the row before", rate, before or rate, 0.95)
@@ -43,7 +41,7 @@ def processes(bench: Bench) -> Iterator[Figure]:
         with running.worker(stack, concurrency=FULL):
             RateLimitKey.objects.declare("full", concurrency=FULL)
             ours, other = in_turns(
-                partial(running.drain, [["full"]], calls, task=wait),
+                partial(running.Calls(["full"]).drain, calls, "wait"),
                 partial(alone.drain, calls, "wait"),
                 rounds=bench.effort.long_rounds,
             )
@@ -55,12 +53,7 @@ def idle(bench: Bench) -> Iterator[Figure]:
     seconds = IDLE_S * bench.effort.scale
     with Stack(bench.run_dir) as stack, running.worker(stack) as pid:
         time.sleep(REST_S)
-        before = _used(pid)
+        before = database.family_cpu_ms(pid)
         time.sleep(seconds)
-        used = _used(pid) - before
+        used = database.family_cpu_ms(pid) - before
     yield Figure.absolute("CPU of an idle worker of two processes, a second", used / seconds, "ms", bound=6)
-
-
-def _used(pid: int) -> float:
-    """Return the milliseconds of CPU of a process and of those that it has started."""
-    return sum(map(running.cpu_ms, [pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))]))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from bench.figures import Bound, Figure
-from bench.time_limit import GaveUp, within
+from project.time_limit import GaveUp, within
 
 _WHOLE = 100
 """Figures from here on are printed without decimals."""

@@ -5,15 +5,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
-from typing import Any
 
 from django.db import transaction
 from django.db.models import Max
 
-from bench import bare, database, fixtures
+from bench import database, fixtures
 from bench.figures import wait_for
-from bench.tasks import count_runs, forget_runs, nothing, runs, wait
+from bench.load import Load
+from bench.tasks import count_runs, nothing, runs, wait
 from dispatcher import api
 from dispatcher.models import CallQueue, Queue
 from dispatcher.request import Call
@@ -55,32 +54,52 @@ def worker(
     Queue.objects.filter(name=fixtures.QUEUE).delete()
 
 
-def end_to_end(key: str, calls: int) -> float:
-    """Return the calls per second from the first send to the last recorded end."""
-    _forget()
-    began = time.time()
-    for _ in range(calls):
-        CallQueue.objects.send(nothing, keys=[key])
-    return calls / (_last_end(calls) - began)
+class Calls(Load):
+    """Calls of the dispatcher, which spend these keys in turn; all have the first one of the first call."""
 
+    def __init__(self, *keys: Keys) -> None:
+        self._keys = keys or [()]
 
-def drain(keys: Sequence[Keys], calls: int, *, task: Any = nothing) -> float:
-    """Return the calls per second from the moment at which a backlog may start to the last recorded end.
+    def forget(self) -> None:
+        """Begin without a call."""
+        super().forget()
+        CallQueue.objects.all().delete()
 
-    keys: those of each call, in turn; all have the first one of the first call.
-    """
-    gate = next(iter(keys[0]))
-    _forget()
-    api.pause(gate)
-    CallQueue.objects.send_many(Call(task=task, keys=each) for each in islice(cycle(keys), calls))
-    began = time.time()
-    api.resume(gate)
-    return calls / (_last_end(calls) - began)
+    def send(self, task: str = "nothing") -> None:
+        """Send a call."""
+        CallQueue.objects.send(f"bench.tasks.{task}", keys=self._keys[0])
+
+    def send_at(self) -> float:
+        """Send a call; return the Unix time of its commit."""
+        sent: list[float] = []
+        with transaction.atomic():
+            # Before the hook of `send`, which wakes the worker.
+            transaction.on_commit(lambda: sent.append(time.time()))
+            self.send()
+        return sent[0]
+
+    def open_backlog(self, calls: int, task: str) -> float:
+        """Let calls wait behind a paused key; return the Unix time at which it is resumed."""
+        gate = next(iter(self._keys[0]))
+        api.pause(gate)
+        name = f"bench.tasks.{task}"
+        CallQueue.objects.send_many(Call(task=name, keys=keys) for keys in islice(cycle(self._keys), calls))
+        began = time.time()
+        api.resume(gate)
+        return began
+
+    def wait_ended(self, calls: int) -> float:
+        """Wait until so many calls have run and ended; return when the last one did."""
+        # The database is not asked while they run.
+        super().wait_ended(calls)
+        wait_for(count_ended, calls)
+        ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
+        return ended
 
 
 def alternate(queue: str, count: int, seconds: float) -> float:
     """Return the seconds from the first start to the last end of so many messages of a queue, and as many calls."""
-    _forget()
+    Calls().forget()
     for _ in range(count):
         wait.apply_async(kwargs={"seconds": seconds}, queue=queue)
         CallQueue.objects.send(wait, kwargs={"seconds": seconds})
@@ -88,26 +107,6 @@ def alternate(queue: str, count: int, seconds: float) -> float:
     wait_for(count_ended, count)
     ran = runs()
     return max(ended_at for _, ended_at in ran) - ran[0][0]
-
-
-def hand_over(key: str, calls: int) -> float:
-    """Return the median milliseconds from the end of a call to the start of the next, with a backlog."""
-    drain([[key]], calls)
-    return bare.gap()
-
-
-def start(calls: int) -> float:
-    """Return the median milliseconds from the commit of a call to its start in an idle worker."""
-    _forget()
-    sent: list[float] = []
-    for number in range(1, calls + 1):
-        with transaction.atomic():
-            # Before the hook of `send`, which wakes the worker.
-            transaction.on_commit(lambda: sent.append(time.time()))
-            CallQueue.objects.send(nothing)
-        wait_for(count_runs, number)
-        time.sleep(0.01)
-    return bare.delay(sent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,29 +134,9 @@ def _spent() -> tuple[list[float], dict[int, float]]:
     time.sleep(STATISTICS_S)
     database.execute("SELECT 1")  # after it the server has the statistics of what this session did before
     (counted,) = database.run("spent")
-    sessions = database.execute("SELECT pid FROM pg_stat_activity WHERE datname = current_database()")
-    return [float(each) for each in counted], {pid: cpu_ms(pid) for (pid,) in sessions}
-
-
-def cpu_ms(pid: int) -> float:
-    """Return the milliseconds of CPU that the threads of a process have used, by the kernel's account."""
-    return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e6
+    return [float(each) for each in counted], {pid: database.cpu_ms(pid) for pid in database.sessions()}
 
 
 def count_ended() -> int:
     """Return how many calls have ended."""
     return CallQueue.objects.filter(finished_at__isnull=False).count()
-
-
-def _forget() -> None:
-    forget_runs()
-    CallQueue.objects.all().delete()
-
-
-def _last_end(calls: int) -> float:
-    """Wait until so many calls have run and ended, and return when the last one did, as a Unix time."""
-    # The database is not asked while they run.
-    wait_for(count_runs, calls)
-    wait_for(count_ended, calls)
-    ended: float = CallQueue.objects.aggregate(at=Max("finished_at"))["at"].timestamp()
-    return ended

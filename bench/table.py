@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from bench import database
 from bench.figures import Figure
 from bench.report import number
-from project.processes import ROOT
+from project.run_dirs import ROOT
 
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->"

@@ -6,18 +6,17 @@ followed by the functions that it spent most in (their own wall time, from a run
 """
 
 import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import psycopg
 import uuid_utils.compat as uuid7
 from django.db import connection, connections, transaction
 
@@ -33,6 +32,7 @@ from dispatcher.lifecycle.take import Notes, Start, Taken, Taker, take
 from dispatcher.models import CallQueue, Process, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import Delivery
+from project.services import snapshot
 
 TRIPS: Final = 60
 """Trips of a round."""
@@ -141,12 +141,12 @@ class Backend:
         """Connect: no plan is there yet."""
         connection.close()
         ((pid,),) = database.execute("SELECT pg_backend_pid()")
-        self._account = Path(f"/proc/{pid}/schedstat")
+        self._pid = pid
 
     def spent(self) -> float:
         """Return the milliseconds of CPU that it has used."""
         time.sleep(SETTLE_S)
-        return int(self._account.read_text().split()[0]) / 1e6
+        return database.cpu_ms(self._pid)
 
     def during(self, action: Callable[[], object], times: int) -> float:
         """Return the milliseconds of CPU that it uses each time."""
@@ -244,7 +244,7 @@ def _aged(bench: Bench, *, is_sent: bool, is_held: bool) -> float:
     _make(Scene(name="", bound=0), 1 if is_sent else calls + 10 * TRIPS * bench.effort.rounds)
     backend, worker = Backend(), Worker(1)
     send = partial(CallQueue.objects.send, nothing, kwargs=KWARGS, keys=["a"], queue=fixtures.QUEUE)
-    with ThreadPoolExecutor(1) as sender, _snapshot() if is_held else nullcontext():
+    with ThreadPoolExecutor(1) as sender, snapshot(os.environ["DATABASE_URL"]) if is_held else nullcontext():
 
         def trip(make: Callable[[], Any] = worker) -> Any:
             if is_sent:
@@ -257,21 +257,6 @@ def _aged(bench: Bench, *, is_sent: bool, is_held: bool) -> float:
         cost: float = median(trip(measure) for _ in range(bench.effort.rounds * (TRIPS if is_sent else 1)))
         sender.submit(connections.close_all).result()
     return cost
-
-
-@contextmanager
-def _snapshot() -> Iterator[None]:
-    """Hold a snapshot, as a long report does."""
-    with _connect() as other, other.transaction():
-        other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        other.execute("SELECT count(*) FROM dispatcher_lane")
-        yield
-
-
-def _connect() -> "psycopg.Connection[tuple[Any, ...]]":
-    params = connection.get_connection_params()
-    names = ("host", "port", "dbname", "user", "password")
-    return psycopg.connect(**{name: params[name] for name in names if params.get(name)}, autocommit=True)
 
 
 def _take_in_turns(count: int, scene: Scene) -> float:

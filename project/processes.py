@@ -17,7 +17,8 @@ from typing import Self
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
+from project.run_dirs import ROOT
+
 RUN_DIR_MARK = "PROJECT_RUN_DIR"
 CELERY = (sys.executable, "-m", "celery", "-A")
 POLL = 0.05

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 
 from packaging.metadata import Metadata
 
-from project.processes import ROOT
+from project.run_dirs import ROOT
 
 DIST = ROOT / "dist"
 FLOWS = ("tests/flows/test_first_steps.py", "tests/flows/test_psycopg2.py")

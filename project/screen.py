@@ -8,6 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from project.time_limit import GaveUp
+
 INTERRUPTED = 130
 
 
@@ -54,10 +56,10 @@ def judged(name: str, run: Callable[[Console], int], result: Path) -> int:
     result.unlink(missing_ok=True)
     try:
         return run(out)
-    except KeyboardInterrupt:
-        out.print("Interrupted; everything is stopped.")
-        return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - whatever it was, the verdict is that it failed
+    except (Exception, GaveUp) as error:  # noqa: BLE001 - whatever it was, the verdict is that it failed
         write(result, {"ok": False, "faults": [f"{type(error).__name__}: {error}"]})
         out.print(f"✗ The {name} broke off: {error}", style="red", markup=False, soft_wrap=True)
         return 1
+    except KeyboardInterrupt:
+        out.print("Interrupted; everything is stopped.")
+        return INTERRUPTED

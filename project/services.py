@@ -13,9 +13,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+from unittest.mock import patch
 from urllib.parse import quote, urlsplit
 
 import psutil
@@ -52,8 +54,17 @@ class Server:
 
     url: str
     launch: Callable[[], Child]
-    """Start it and return when it is ready; raises ChildFailed."""
-    child: Child
+    """Begin to start it."""
+    child: Child = field(init=False)
+
+    def __enter__(self) -> Self:
+        """Have it run until the end of the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it."""
+        with undisturbed():
+            self.child.stop()
 
     def end(self, how: signal.Signals) -> None:
         """End it by a signal, and return when it is gone."""
@@ -61,8 +72,13 @@ class Server:
         self.child.end_by(time.monotonic() + START_TIMEOUT)
 
     def start(self) -> None:
-        """Start it again."""
+        """Start it, and return when it is ready; raises ChildFailed if it does not become so, and is stopped."""
         self.child = self.launch()
+        try:
+            self.child.wait_ready(time.monotonic() + START_TIMEOUT)
+        except BaseException:
+            self.child.stop()
+            raise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +130,8 @@ def embedded(*, fresh: bool = True, name: str = "demo") -> Iterator[Services]:
                 broker=broker,
             )
             addresses = run_dirs.Addresses(database_url=services.database_url, broker_url=services.broker_url)
-            servers.enter_context(
-                _environment(DATABASE_URL=services.database_url, CELERY_BROKER_URL=services.broker_url)
-            )
+            given = {"DATABASE_URL": services.database_url, "CELERY_BROKER_URL": services.broker_url}
+            servers.enter_context(patch.dict(os.environ, given))
             run_dirs.publish(run_dir, addresses)
             yield services
 
@@ -127,17 +142,19 @@ def postgres(run_dir: Path, *, fresh: bool = True) -> Iterator[Server]:
     # PostgreSQL refuses to run as root; for root this makes a system user, who gets the directories.
     installed = PostgresServer(run_dir / "postgres")
     with _socket_directory(installed) as sockets:
-        server = Server(
-            url=_postgres_url(DATABASE, sockets),
-            launch=lambda: _start_postgres_once(installed, run_dir, sockets),
-            child=_start_postgres(installed, run_dir, sockets, may_delete=fresh),
-        )
+        launch = partial(_launch_postgres, installed, run_dir, sockets)
+        server = Server(url=_postgres_url(DATABASE, sockets), launch=launch)
         try:
+            server.start()
+        except ChildFailed:
+            if not fresh:
+                raise
+            # Tests write without waiting for the disk: a crash of the machine may leave it beyond repair.
+            shutil.rmtree(installed.pgdata)
+            server.start()
+        with server:
             create_database(_postgres_url("postgres", sockets), DATABASE, replace=fresh)
             yield server
-        finally:
-            with undisturbed():
-                server.child.stop()
 
 
 @contextmanager
@@ -149,16 +166,12 @@ def valkey(run_dir: Path) -> Iterator[Server]:
     options["set-proc-title"] = "no"
     arguments = [word for key, value in options.items() for word in (f"--{key}", str(value))]
 
-    def launch() -> Child:
-        child = spawn("valkey", [str(get_binary_path()), *arguments], run_dir=run_dir, ready=listening(port))
-        return _made_ready(child)
-
-    server = Server(url=f"redis://127.0.0.1:{port}/0", launch=launch, child=launch())
-    try:
+    command = [str(get_binary_path()), *arguments]
+    launch = partial(spawn, "valkey", command, run_dir=run_dir, ready=listening(port))
+    server = Server(url=f"redis://127.0.0.1:{port}/0", launch=launch)
+    server.start()
+    with server:
         yield server
-    finally:
-        with undisturbed():
-            server.child.stop()
 
 
 @contextmanager
@@ -203,6 +216,15 @@ def end_sessions(connection: psycopg.Connection[Any], database: str) -> None:
     connection.execute(ended, [database])
 
 
+@contextmanager
+def snapshot(database_url: str) -> Iterator[psycopg.Connection[Any]]:
+    """Hold a snapshot open, as a long report or a backup does; yield its connection."""
+    with psycopg.connect(database_url, connect_timeout=5) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("SELECT count(*) FROM dispatcher_callqueue")
+        yield connection
+
+
 def stop_leftovers() -> None:
     """Stop the servers and processes of runs that were killed; leave alone those that are still held."""
     for lock in run_dirs.RUN.glob("*/lock"):
@@ -225,21 +247,10 @@ def _stop_leftovers_of(run_dir: Path) -> None:
     reap(run_dir)
 
 
-def _start_postgres(installed: PostgresServer, run_dir: Path, sockets: Path, *, may_delete: bool) -> Child:
-    try:
-        return _start_postgres_once(installed, run_dir, sockets)
-    except ChildFailed:
-        if not may_delete:
-            raise
-        # Tests write without waiting for the disk: a crash of the machine may leave it beyond repair.
-        shutil.rmtree(installed.pgdata)
-        return _start_postgres_once(installed, run_dir, sockets)
-
-
-def _start_postgres_once(installed: PostgresServer, run_dir: Path, sockets: Path) -> Child:
+def _launch_postgres(installed: PostgresServer, run_dir: Path, sockets: Path) -> Child:
     installed.pgdata.mkdir(exist_ok=True)
     installed.ensure_pgdata_inited()
-    server = spawn(
+    return spawn(
         "postgres",
         [str(installed.bin_path / "postgres"), "-D", str(installed.pgdata), "-h", "", "-k", str(sockets)],
         run_dir=run_dir,
@@ -247,17 +258,6 @@ def _start_postgres_once(installed: PostgresServer, run_dir: Path, sockets: Path
         user=installed.system_user,
         stop_signal=signal.SIGINT,
     )
-    return _made_ready(server)
-
-
-def _made_ready(server: Child) -> Child:
-    """Wait until a server is ready; one that does not become so is stopped."""
-    try:
-        server.wait_ready(time.monotonic() + START_TIMEOUT)
-    except BaseException:
-        server.stop()
-        raise
-    return server
 
 
 def _is_accepting(sockets: Path) -> bool:
@@ -279,20 +279,6 @@ def _socket_directory(installed: PostgresServer) -> Iterator[Path]:
         if installed.system_user is not None:
             shutil.chown(short, installed.system_user)
         yield Path(short)
-
-
-@contextmanager
-def _environment(**values: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ Writes .run/conformance.json and, for the cases that the project brings, docs/co
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -16,10 +15,10 @@ from django.db import connections
 
 from project.conformance.table import SUITES, Case, page, read
 from project.processes import ChildFailed, Stack, free_port
-from project.run_dirs import RUN, RunDirBusy
+from project.run_dirs import ROOT, RUN, RunDirBusy
+from project.screen import write
 from project.services import embedded
 
-ROOT = Path(__file__).parents[2]
 RUNNER = ROOT / "conformance" / "run_suite.py"
 RESULT = RUN / "conformance.json"
 PAGE = ROOT / "docs" / "conformance.md"
@@ -72,7 +71,7 @@ def _write(cases: list[Case], *, is_own: bool) -> None:
         "failed_ids": failed,
         "unexplained": unexplained,
     }
-    RESULT.write_text(json.dumps(report, indent=2) + "\n")
+    write(RESULT, report)
     print(
         f"{report['passed']} passed, {report['failed']} failed, of which {len(unexplained)} are not explained: {RESULT}"
     )

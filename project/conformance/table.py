@@ -9,7 +9,9 @@ from pathlib import Path
 from textwrap import fill
 from typing import Final
 
-SUITES: Final = Path(__file__).parents[2] / "conformance" / "suites"
+from project.run_dirs import ROOT
+
+SUITES: Final = ROOT / "conformance" / "suites"
 
 
 @dataclass(frozen=True, kw_only=True)

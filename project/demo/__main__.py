@@ -1,14 +1,9 @@
 """Run the demo from nothing to its verdict: `python -m project.demo`; exits 0 only if every promise held."""
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Never
 
 import django
 from django.core.management import call_command
@@ -18,6 +13,7 @@ from project.processes import Stack
 from project.run_dirs import RUN
 from project.screen import judged, write
 from project.services import embedded
+from project.time_limit import within
 from project.witness.child import start_witness
 
 RESULT = RUN / "demo.json"
@@ -28,15 +24,11 @@ DRAINED_BY = 90.0
 ENDED_BY = 120.0
 
 
-class DeadlinePassed(Exception):
-    """Raised when the demo did not end in time: something hangs, and the logs may say what."""
-
-
 def run(console: Console) -> int:
     """Start everything, let the story happen, say how it ended, stop everything."""
     began = time.monotonic()
     console.print("Starting PostgreSQL and Valkey ...")
-    with embedded() as services, Stack(services.run_dir) as stack, deadline(ENDED_BY):
+    with embedded() as services, Stack(services.run_dir) as stack, within(ENDED_BY):
         logs = relative(services.run_dir / "logs")
         console.print(f"Migrating, starting witness, worker, beat and dispenser (logs: {logs}) ...")
         witness = start(stack)
@@ -66,22 +58,6 @@ def start(stack: Stack) -> str:
 def relative(path: Path) -> Path:
     """Return a path as seen from the project's directory."""
     return path.relative_to(RUN.parent)
-
-
-@contextmanager
-def deadline(seconds: float) -> Iterator[None]:
-    """Raise DeadlinePassed when the block takes longer, wherever it is."""
-
-    def stop(_: int, __: FrameType | None) -> Never:
-        message = f"not ended after {seconds:g} s"
-        raise DeadlinePassed(message)
-
-    signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 sys.exit(judged("demo", run, RESULT))

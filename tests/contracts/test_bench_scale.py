@@ -8,11 +8,11 @@ from django.db import connection
 
 from bench.scale.sizes import SMALL
 from bench.scale.systems import System
-from bench.time_limit import GaveUp, within
 from dispatcher import engine
 from dispatcher.audit import audit
 from dispatcher.lifecycle import publish
 from dispatcher.models import CallQueue, Lane, LaneSite, RateLimitKey, Slot
+from project.time_limit import GaveUp, within
 from tests.builders import committed
 
 pytestmark = pytest.mark.ojs

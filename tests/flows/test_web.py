@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from dispatcher.models import Process, Queue
-from project.processes import ROOT, free_port, listening
+from project.processes import free_port, listening
+from project.run_dirs import ROOT
 from tests.flows.processes import Processes
 from tests.races.lockstep import concurrent, eventually
 

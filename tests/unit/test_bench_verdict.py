@@ -15,8 +15,8 @@ from bench.figures import Bound, Figure
 from bench.report import Report
 from bench.scale.compare import FEW_MS, FLOOR_MS, PER_CALL, PER_PAGE, Operation, judge
 from bench.scale.sizes import SMALL, YARDSTICK
-from bench.time_limit import GaveUp, within
 from dispatcher.errors import PolicyInvalid
+from project.time_limit import GaveUp, within
 
 FORM = {"name", "ours", "reference", "unit", "ratio", "bound", "floor", "ok", "note"}
 

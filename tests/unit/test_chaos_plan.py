@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from project.processes import ROOT
+from project.run_dirs import ROOT
 from trials.chaos.faults import Faults
 from trials.chaos.plan import KINDS, Needs, plan
 

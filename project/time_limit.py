@@ -1,4 +1,4 @@
-"""Give up on what takes too long, so that the figures after it are measured all the same."""
+"""Give up on what takes too long: a figure, so that those after it are measured, or all of the demo."""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _AGAIN_S = 10.0
 
 
 class GaveUp(KeyboardInterrupt):
-    """Raised in the main thread when a figure has used up its time.
+    """Raised in the main thread when the block has used up its time.
 
     As Ctrl-C: no code that logs a failure and goes on keeps it, and psycopg cancels the statement that runs.
     """
