@@ -21,6 +21,7 @@ from project.run_dirs import RUN
 from project.screen import judged, write
 from project.services import embedded
 from project.witness.child import start_witness
+from trials import add_delivery
 from trials.chaos import screen
 from trials.chaos.plan import KINDS, plan
 from trials.chaos.servers import Servers, servers
@@ -38,12 +39,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave the database of the run, if it is not embedded")
     kinds = f"only these: {', '.join(KINDS)}"
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="kind", help=kinds)
-    parser.add_argument(
-        "--delivery",
-        choices=("direct", "broker"),
-        default="direct",
-        help="how calls reach workers (default %(default)s)",
-    )
+    add_delivery(parser)
     asked = parser.parse_args()
     os.environ["CHAOS_DELIVERY"] = asked.delivery
     if asked.delivery == "direct":

@@ -18,6 +18,7 @@ from project.processes import Stack
 from project.run_dirs import RUN
 from project.screen import console, write
 from project.services import Services, embedded, own_database
+from trials import add_delivery
 
 RESULT = RUN / "soak.json"
 PROCESSES = 4
@@ -34,12 +35,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0, help="of the steady part; 5 at the least to mean much")
     parser.add_argument("--rate", type=float, default=100.0, help="calls per second")
     parser.add_argument("--backlog", type=int, default=100_000, help="calls that wait all the time")
-    parser.add_argument(
-        "--delivery",
-        choices=("direct", "broker"),
-        default="direct",
-        help="how calls reach workers (default %(default)s)",
-    )
+    add_delivery(parser)
     asked = parser.parse_args()
     os.environ["SOAK_DELIVERY"] = asked.delivery
     if asked.rate < SLOWEST:
@@ -70,7 +66,7 @@ def _soak(services: Services, asked: argparse.Namespace, console: Console) -> di
         stack.ensure_running()
     found = report.findings(course, rate=asked.rate, backlog=asked.backlog)
     report.show(console, course, found)
-    return report.as_json(course, found, asked=vars(asked), index_use=gauges.index_use())
+    return report.as_json(course, found, asked=vars(asked))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What is read while it churns: sizes, dead rows, updates in place, and the time that a trip takes."""
+"""What is read while it churns: sizes, dead rows, and the time that a trip takes."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from dispatcher import ending
 from dispatcher.lifecycle import heartbeat
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Start, take
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Slot
 from dispatcher.states import DUE, State
 from trials.soak import fixtures
 from trials.soak.verdict import Reading
@@ -39,10 +39,7 @@ class Sample:
 
     at: float
     bytes: dict[str, int]
-    live: dict[str, int]
     dead: dict[str, int]
-    updated: dict[str, int]
-    hot: dict[str, int]
     deleted: dict[str, int]
     vacuums: dict[str, int]
     horizon: int
@@ -101,7 +98,8 @@ class Gauges:
         order = (busy_trip, idle_trip) if self.turn % 2 else (idle_trip, busy_trip)
         times = {measure: measure(self.here) for measure in order}
         if self.turn % _TIDY_EVERY == 0:
-            _run("tidy", using=IDLE)
+            with connections[IDLE].cursor() as cursor:
+                cursor.execute(_statement("tidy"))
         busy, idle = times[busy_trip], times[idle_trip]
         return None if busy is None or idle is None else Trips(busy=busy, idle=idle)
 
@@ -114,8 +112,8 @@ def idle_trip(here: heartbeat.WorkerInfo) -> float | None:
     """Measure the same trip in the idle database, and forget its calls."""
     with on_idle():
         took = busy_trip(here)
-    _run("forget_slots", using=IDLE)
-    _run("forget_calls", using=IDLE)
+    for model in (Slot, CallQueue):
+        model.objects.using(IDLE).all().delete()
     return took
 
 
@@ -149,15 +147,10 @@ def _completed(start: Start) -> Ended:
 def sample() -> Sample:
     """Read all gauges once."""
     sizes, tables = _rows("relations"), _rows("tables")
-    columns = ("live", "dead", "updated", "hot", "deleted", "vacuums")
+    columns = ("dead", "deleted", "vacuums")
     counted = {column: {row["name"]: row[column] for row in tables} for column in columns}
     (horizon,) = _rows("horizon")
     return Sample(at=monotonic(), bytes={row["name"]: row["bytes"] for row in sizes}, horizon=horizon["age"], **counted)
-
-
-def index_use() -> dict[str, int]:
-    """Return how often each index was used."""
-    return {row["name"]: row["scans"] for row in _rows("indexes")}
 
 
 def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], noted: Sequence[dict[str, Any]]) -> Reading:
@@ -168,13 +161,7 @@ def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], note
         label=label,
         seconds=seconds,
         bytes={name: max(each.bytes[name] for each in samples) for name in last.bytes},
-        live=last.live,
         dead={name: max(each.dead[name] for each in samples) for name in last.dead},
-        hot={
-            name: _share(last.hot[name] - first.hot[name], last.updated[name] - first.updated[name])
-            for name in last.hot
-        },
-        vacuums=last.vacuums,
         trip_ms=median(each.busy for each in trips),
         worst_trip_ms=max(each.busy for each in trips),
         idle_trip_ms=median(each.idle for each in trips),
@@ -186,20 +173,11 @@ def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], note
     )
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 1.0
-
-
 def _rows(name: str) -> list[dict[str, Any]]:
     with connection.cursor() as cursor:
         cursor.execute(_statement(name))
         columns = [column.name for column in cursor.description]
         return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
-
-
-def _run(name: str, *, using: str) -> None:
-    with connections[using].cursor() as cursor:
-        cursor.execute(_statement(name))
 
 
 def _statement(name: str) -> str:

@@ -52,16 +52,13 @@ def show(console: Console, course: Course, found: Mapping[str, Sequence[Finding]
         console.print(_verdicts(part, columns, found[part]))
 
 
-def as_json(
-    course: Course, found: Mapping[str, Sequence[Finding]], *, asked: Mapping[str, Any], index_use: Mapping[str, int]
-) -> dict[str, Any]:
+def as_json(course: Course, found: Mapping[str, Sequence[Finding]], *, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Return everything for tools. asked: minutes, rate, backlog and delivery."""
     return {
         "ok": all(finding.ok for part in found.values() for finding in part),
         **asked,
         "readings": {name: asdict(reading) for name, reading in vars(course).items()},
         "findings": {part: [asdict(finding) for finding in each] for part, each in found.items()},
-        "index_use": dict(index_use),
     }
 
 

@@ -1,17 +1,15 @@
 """The course of a soak: warm up, churn, churn beside an open transaction, and look at what is left of that."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
-import psycopg
-from django.db import connection
-
 from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, Slot
+from project.services import snapshot
 from trials.soak import fixtures, gauges
 from trials.soak.gauges import Gauges
 from trials.soak.verdict import Reading
@@ -59,7 +57,7 @@ def run(gauges: Gauges, minutes: float, say: Callable[[str], None]) -> Course:
     gauges.pass_time(began + minutes * 60 - stretch)
     end = gauges.watch("end", stretch)
     say(f"holding a transaction open for {HELD_S:g} s ...")
-    with open_transaction():
+    with snapshot(os.environ["DATABASE_URL"]):
         gauges.pass_time(monotonic() + HELD_S * 2 / 3)
         held = gauges.watch("held", HELD_S / 3)
     say(f"it is gone; waiting until autovacuum has come {ROUNDS_AFTER} times ...")
@@ -84,16 +82,6 @@ def settle(gauges_: Gauges, rounds: int) -> None:
         if monotonic() > deadline:
             message = f"autovacuum came {come} times in {PATIENCE_S:g} s"
             raise TimeoutError(message)
-
-
-@contextmanager
-def open_transaction() -> Iterator[None]:
-    """Hold a snapshot open, as a long report or a backup does."""
-    with psycopg.connect(**{**connection.get_connection_params(), "autocommit": False}) as report:
-        report.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        report.execute("SELECT count(*) FROM dispatcher_lane")
-        yield
-        report.rollback()
 
 
 def prepare(backlog: int, notes: Path) -> Gauges:

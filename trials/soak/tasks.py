@@ -1,16 +1,21 @@
-"""The task of the soak."""
+"""The task of the soak, and the cleanup that its worker does all the time."""
 
 import json
 import os
 import random
+from datetime import timedelta
 from pathlib import Path
 from time import monotonic, sleep
 
 from celery import shared_task
 
+from dispatcher import engine
+from dispatcher.celery import periodic
+
 FAILING = 0.03
 """Which part of the calls fails at its first attempts, and is tried again."""
 
+periodic.register("soak.cleanup", every=timedelta(seconds=5), run=engine.cleanup)
 _random = random.Random(1)  # noqa: S311 - which calls fail is no secret
 
 

@@ -23,13 +23,8 @@ class Reading:
     seconds: float
     bytes: Mapping[str, int]
     """Each table and index, at its largest."""
-    live: Mapping[str, int]
     dead: Mapping[str, int]
     """Dead rows of each table, at their most: autovacuum comes by once in a stretch."""
-    hot: Mapping[str, float]
-    """Which part of each table's updates stayed in place, without an entry in an index."""
-    vacuums: Mapping[str, int]
-    """How often autovacuum has come to the table so far."""
     trip_ms: float
     worst_trip_ms: float
     idle_trip_ms: float

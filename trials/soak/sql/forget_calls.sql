@@ -1,2 +1,0 @@
--- forget_calls: empty the calls of the idle database.
-DELETE FROM dispatcher_callqueue
