@@ -2,13 +2,12 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from uuid import UUID
 
 from django.db import transaction
 
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
+from project.demo.summary import Sent
 from project.shop.tasks import charge, count_stock, report, ship, sync_tenant
 
 SHELVES = 96
@@ -26,42 +25,24 @@ class OutOfStock(Exception):
     """Raised when an order can't be kept after its charge was sent."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Orders:
-    """The ids of the calls that were sent, by what they show."""
-
-    unlimited: list[UUID]
-    flood: list[UUID]
-    drip: list[UUID]
-    flaky: list[UUID]
-    others: list[UUID]
-    rolled_back: list[UUID]
-
-    @property
-    def sent(self) -> list[UUID]:
-        """Return every call that has to be run."""
-        return [*self.unlimited, *self.flood, *self.drip, *self.flaky, *self.others]
-
-
-def open_up() -> list[UUID]:
+def open_up() -> list[str]:
     """Send calls without a key, which nothing limits: they keep every process busy, and so warm it up."""
     shelves = [Call(task=count_stock, args=[shelf], kwargs={"seconds": 0.05}) for shelf in range(SHELVES)]
     return _ids(CallQueue.objects.send_many(shelves))
 
 
-def place(unlimited: list[UUID]) -> Orders:
+def place(unlimited: list[str]) -> Sent:
     """Send what is limited, the flood before what it must not hold up; return it with what was sent before."""
-    return Orders(
-        unlimited=unlimited,
+    return Sent(
         flood=_sync("acme", pages=FLOOD),
         drip=_sync("bolt", pages=DRIP),
         flaky=_ship(),
-        others=[*_reports(), *_charge(), *_mail()],
+        others=[*unlimited, *_reports(), *_charge(), *_mail()],
         rolled_back=_charge_and_roll_back(),
     )
 
 
-def _sync(tenant: str, *, pages: int) -> list[UUID]:
+def _sync(tenant: str, *, pages: int) -> list[str]:
     """Send many at once, each under the partner's limits and the tenant's."""
     return _ids(
         CallQueue.objects.send_many(
@@ -76,7 +57,7 @@ def _sync(tenant: str, *, pages: int) -> list[UUID]:
     )
 
 
-def _ship() -> list[UUID]:
+def _ship() -> list[str]:
     """Send calls that fail before they succeed, with their own retry policy."""
     retry = {"max_attempts": FAILURES + 1, "initial_interval": "PT0.3S"}
     kwargs = {"failures": FAILURES, "seconds": 0.1}
@@ -86,7 +67,7 @@ def _ship() -> list[UUID]:
     )
 
 
-def _reports() -> list[UUID]:
+def _reports() -> list[str]:
     """Send to a queue that has limits of its own; every other report reads the books as well."""
     keys = [["ledger"] if number % 2 else [] for number in range(REPORTS)]
     return _ids(
@@ -101,7 +82,7 @@ def _reports() -> list[UUID]:
     )
 
 
-def _charge() -> list[UUID]:
+def _charge() -> list[str]:
     """Send in the transaction of the orders; some charges take long: now the pace binds, now the number."""
     with transaction.atomic():
         return _ids(
@@ -115,7 +96,7 @@ def _charge() -> list[UUID]:
         )
 
 
-def _mail() -> list[UUID]:
+def _mail() -> list[str]:
     """Send calls that name a method instead of a task."""
     addresses = [f"customer{number}@example.com" for number in range(MAILS)]
     return _ids(
@@ -126,17 +107,17 @@ def _mail() -> list[UUID]:
     )
 
 
-def _charge_and_roll_back() -> list[UUID]:
+def _charge_and_roll_back() -> list[str]:
     """Send in transactions that fail afterwards: these calls never existed."""
-    never: list[UUID] = []
+    never: list[str] = []
     for order in range(ROLLED_BACK):
         with suppress(OutOfStock), transaction.atomic():
             call = CallQueue.objects.send(charge, args=[order], kwargs={"seconds": 0.1}, keys=["api.payments"])
-            never.append(call.pk)
+            never.append(str(call.pk))
             raise OutOfStock
     return never
 
 
-def _ids(calls: Iterable[CallQueue]) -> list[UUID]:
+def _ids(calls: Iterable[CallQueue]) -> list[str]:
     """Return the ids of calls, which are sent as they are asked for."""
-    return [call.pk for call in calls]
+    return [str(call.pk) for call in calls]

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from rich.console import Console
 
@@ -12,7 +11,7 @@ from dispatcher.models import CallQueue, Queue, Slot
 from dispatcher.reports import rate_limit_status
 from dispatcher.states import TERMINAL, Delivery
 from project.demo import orders, screen
-from project.demo.summary import Ended, Run, Summary, judge
+from project.demo.summary import Ended, Run, Sent, Summary, judge
 from project.processes import Stack
 from project.witness.child import read
 
@@ -28,7 +27,7 @@ def run(console: Console, stack: Stack, witness: str, *, began: float, deadline:
         opened = orders.open_up()
         watch.until_ended(opened)
         placed = orders.place(opened)
-        watch.until_ended(placed.sent)
+        watch.until_ended(placed.to_run)
     time.sleep(SETTLE)
     return judge(recall(placed, witness, seconds=time.monotonic() - began))
 
@@ -42,7 +41,7 @@ class Watch:
     began: float
     deadline: float
 
-    def until_ended(self, sent: Sequence[UUID]) -> None:
+    def until_ended(self, sent: Sequence[str]) -> None:
         """Watch until every call has ended, or the deadline passes; ChildFailed if a process does."""
         while time.monotonic() < self.deadline:
             self.stack.ensure_running()
@@ -54,21 +53,17 @@ class Watch:
             time.sleep(LOOK_EVERY)
 
 
-def recall(placed: orders.Orders, witness: str, *, seconds: float) -> Run:
+def recall(placed: Sent, witness: str, *, seconds: float) -> Run:
     """Gather what the rows and the witness say."""
-    known = CallQueue.objects.filter(pk__in=[*placed.sent, *placed.rolled_back])
+    known = CallQueue.objects.filter(pk__in=[*placed.to_run, *placed.rolled_back])
     return Run(
-        flood=_texts(placed.flood),
-        drip=_texts(placed.drip),
-        flaky=_texts(placed.flaky),
-        others=_texts([*placed.unlimited, *placed.others]),
-        rolled_back=_texts(placed.rolled_back),
+        calls=placed,
         failures=orders.FAILURES,
         rows={
             str(pk): Ended(state=state, attempt=attempt)
             for pk, state, attempt in known.values_list("pk", "state", "attempt")
         },
-        deliveries=_deliveries(placed.sent),
+        deliveries=_deliveries(placed.to_run),
         slots_left=Slot.objects.filter(call__in=known).count(),
         limits=read(witness, "limits"),
         record=read(witness, "record"),
@@ -76,12 +71,8 @@ def recall(placed: orders.Orders, witness: str, *, seconds: float) -> Run:
     )
 
 
-def _deliveries(sent: Sequence[UUID]) -> Mapping[str, int]:
+def _deliveries(sent: Sequence[str]) -> Mapping[str, int]:
     delivery = dict(Queue.objects.values_list("name", "delivery"))
     queues = CallQueue.objects.filter(pk__in=sent).values_list("queue", flat=True)
     # A queue of the broker needs no row.
     return dict(Counter(delivery.get(queue, Delivery.BROKER.value) for queue in queues))
-
-
-def _texts(ids: Sequence[UUID]) -> list[str]:
-    return [str(call) for call in ids]

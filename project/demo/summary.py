@@ -34,14 +34,26 @@ class Ended:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
-    """All that is known at the end: call ids by what they show, rows, and the witness's word."""
+class Sent:
+    """The ids of the calls that were sent, by what they show."""
 
     flood: Sequence[str]
     drip: Sequence[str]
     flaky: Sequence[str]
     others: Sequence[str]
     rolled_back: Sequence[str]
+
+    @property
+    def to_run(self) -> list[str]:
+        """Return every call that has to be run."""
+        return [*self.flood, *self.drip, *self.flaky, *self.others]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """All that is known at the end: calls, rows, and the witness's word."""
+
+    calls: Sent
     failures: int
     rows: Mapping[str, Ended]
     deliveries: Mapping[str, int]
@@ -49,11 +61,6 @@ class Run:
     limits: Mapping[str, PublishedLimits]
     record: Record
     seconds: float
-
-    @property
-    def sent(self) -> list[str]:
-        """Return every call that had to be run."""
-        return [*self.flood, *self.drip, *self.flaky, *self.others]
 
 
 class KeyVerdict(PublishedLimits, KeyFigures):
@@ -106,13 +113,13 @@ def judge(run: Run) -> Summary:
     tolerance = run.record["tolerance_s"]
     faults_of = {name: list(_broken(name, run.limits[name], keys[name], tolerance)) for name in keys}
     totals = Totals(
-        sent=len(run.sent),
-        lost=sum(calls[call]["successes"] == 0 if call in calls else True for call in run.sent),
+        sent=len(run.calls.to_run),
+        lost=sum(calls[call]["successes"] == 0 if call in calls else True for call in run.calls.to_run),
         duplicates=sum(max(0, figures["successes"] - 1) for figures in calls.values()),
         violations=sum(figures["violations"] for figures in keys.values()),
         rejected_429=run.record["rejected_429"],
     )
-    flood_before_drip = _finished_before(run.flood, run.drip, calls)
+    flood_before_drip = _finished_before(run.calls.flood, run.calls.drip, calls)
     return Summary(
         faults=[
             *(fault for faults in faults_of.values() for fault in faults),
@@ -160,16 +167,16 @@ def _miscounted(totals: Totals) -> Iterator[str]:
 
 def _strange(run: Run, calls: Mapping[str, CallFigures]) -> Iterator[str]:
     """Say which calls reached the witness, or the table, that should not exist."""
-    ghosts = [call for call in run.rolled_back if call in calls or call in run.rows]
+    ghosts = [call for call in run.calls.rolled_back if call in calls or call in run.rows]
     if ghosts:
         yield f"{len(ghosts)} calls exist although their transaction was rolled back: {', '.join(ghosts)}"
-    if unknown := calls.keys() - set(run.sent) - set(ghosts):
+    if unknown := calls.keys() - set(run.calls.to_run) - set(ghosts):
         yield f"the witness saw {len(unknown)} calls that were not sent: {', '.join(sorted(unknown))}"
 
 
 def _unfinished(run: Run) -> Iterator[str]:
     """Say how many calls are not completed, and whether anything is still held."""
-    states = [run.rows[call].state if call in run.rows else "missing" for call in run.sent]
+    states = [run.rows[call].state if call in run.rows else "missing" for call in run.calls.to_run]
     for state in sorted(set(states) - {"completed"}):
         yield f"{states.count(state)} of {len(states)} calls are {state} and not completed"
     if run.slots_left:
@@ -179,7 +186,7 @@ def _unfinished(run: Run) -> Iterator[str]:
 def _not_retried(run: Run, calls: Mapping[str, CallFigures]) -> Iterator[str]:
     """Say which of the calls that fail first did not take just the attempts that they needed."""
     needed = run.failures + 1
-    for call in run.flaky:
+    for call in run.calls.flaky:
         attempts = run.rows[call].attempt if call in run.rows else 0
         requests = calls[call]["requests"] if call in calls else 0
         if (attempts, requests) != (needed, needed):
@@ -187,7 +194,7 @@ def _not_retried(run: Run, calls: Mapping[str, CallFigures]) -> Iterator[str]:
 
 
 def _unfair(run: Run, flood_before_drip: int) -> Iterator[str]:
-    most = FAIR_SHARE * len(run.flood)
+    most = FAIR_SHARE * len(run.calls.flood)
     if flood_before_drip > most:
         yield f"the small tenant waited for {flood_before_drip} calls of the flood, at most {most:g} are fair"
 

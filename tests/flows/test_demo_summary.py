@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from project.demo.summary import Ended, PublishedLimits, Run, judge
+from project.demo.summary import Ended, PublishedLimits, Run, Sent, judge
 from project.witness.ledger import KeyFigures
 
 EVEN: PublishedLimits = {"concurrency": 2, "rate": None, "throttle": {"limit": 10, "period_s": 1.0}}
@@ -25,11 +25,13 @@ def run() -> Run:
     requests = {"flood-1": 1, "flood-2": 1, "flood-3": 1, "flood-4": 1, "drip": 1, "flaky": 3}
     finished = {"flood-1": 1.0, "drip": 2.0}
     return Run(
-        flood=["flood-1", "flood-2", "flood-3", "flood-4"],
-        drip=["drip"],
-        flaky=["flaky"],
-        others=[],
-        rolled_back=["never"],
+        calls=Sent(
+            flood=["flood-1", "flood-2", "flood-3", "flood-4"],
+            drip=["drip"],
+            flaky=["flaky"],
+            others=[],
+            rolled_back=["never"],
+        ),
         failures=2,
         rows={call: Ended(state="completed", attempt=attempts) for call, attempts in requests.items()},
         deliveries={"direct": 6},
