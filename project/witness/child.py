@@ -13,9 +13,10 @@ LISTENING = r"^listening at (\S+)$"
 TIMEOUT = 30.0
 
 
-def start_witness(stack: Stack, *, module: str = "project.witness") -> str:
-    """Start a witness, give the later children of the stack its address (WITNESS_URL), and return it."""
-    witness = stack.start("witness", [sys.executable, "-m", module], ready=logged(LISTENING))
+def start_witness(stack: Stack, *, limits: str = "project.shop.limits") -> str:
+    """Start a witness of a module's limits; give its address to later children (WITNESS_URL), and return it."""
+    command = [sys.executable, "-m", "project.witness", limits]
+    witness = stack.start("witness", command, ready=logged(LISTENING))
     witness.wait_ready(time.monotonic() + TIMEOUT)
     url = str(re.findall(LISTENING, witness.output(), re.MULTILINE)[-1])
     stack.env["WITNESS_URL"] = url

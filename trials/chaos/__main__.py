@@ -58,7 +58,7 @@ def run(asked: argparse.Namespace, console: Console) -> int:
     ):
         faults = plan(asked.seed, seconds, can_stop=own.can_stop, kinds=asked.kinds)
         console.print(f"Seed {asked.seed}: {len(faults)} faults in {seconds:g} s. Starting the processes ...")
-        witness = start_witness(stack, module="trials.chaos.witness")
+        witness = start_witness(stack, limits="trials.chaos.limits")
         set_up(own)
         # What knows the models can't be imported before Django is set up.
         from trials.chaos.trial import Trial  # noqa: PLC0415

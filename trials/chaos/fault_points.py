@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 from dispatcher.engine import direct, sent
 from dispatcher.lifecycle import claim, publish, run
 from dispatcher.worker import session
-from trials.chaos import notes
+from trials import notes
 
 P = ParamSpec("P")
 R = TypeVar("R")

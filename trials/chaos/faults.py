@@ -18,8 +18,9 @@ import psycopg
 
 from dispatcher.messages.tickets import TICKET_HEADER
 from project.celery import app
-from project.services import snapshot
-from trials.chaos import fault_points, notes
+from project.services import Server, snapshot
+from trials import notes
+from trials.chaos import fault_points
 from trials.chaos.plan import Fault
 from trials.chaos.servers import Servers
 from trials.chaos.supervisor import Supervisor
@@ -103,16 +104,17 @@ class Faults:
         return asked_at
 
     def _serve(self, begin: str, end: str, fault: Fault) -> float:
-        """Have the servers begin and end something by these methods."""
+        """Have a proxy begin and end something by these methods."""
         attrgetter(begin)(self.servers)()
         time.sleep(fault.seconds)
         attrgetter(end)(self.servers)()
         return time.monotonic()
 
-    def _restart_database(self, how: signal.Signals, fault: Fault) -> float:
-        self.servers.stop_database(how)
+    def _restart(self, which: str, how: signal.Signals, fault: Fault) -> float:
+        server: Server = getattr(self.servers.services, which)
+        server.end(how)
         time.sleep(fault.seconds)
-        self.servers.start_database()
+        server.start()
         return time.monotonic()
 
     # Processes of all kinds
@@ -147,7 +149,7 @@ class Faults:
 
     _broker_cut = partialmethod(_serve, "broker.cut", "broker.restore")
     _broker_silent = partialmethod(_serve, "broker.silence", "broker.resume")
-    _broker_restarted = partialmethod(_serve, "stop_broker", "start_broker")
+    _broker_restarted = partialmethod(_restart, "broker", signal.SIGKILL)
 
     def _messages_lost(self, _: Fault) -> float:
         self.servers.lose_messages()
@@ -166,8 +168,9 @@ class Faults:
     _database_cut = _database_cut_long = partialmethod(_serve, "database.cut", "database.restore")
     _database_silent = _database_silent_long = partialmethod(_serve, "database.silence", "database.resume")
     _database_answers_lost = partialmethod(_serve, "database.lose_answers", "database.find_answers")
-    _database_restarted_fast = partialmethod(_restart_database, signal.SIGINT)
-    _database_restarted_immediate = partialmethod(_restart_database, signal.SIGQUIT)
+    _database_restarted_fast = partialmethod(_restart, "database", signal.SIGINT)
+    # A crash.
+    _database_restarted_immediate = partialmethod(_restart, "database", signal.SIGQUIT)
 
     def _database_disconnected(self, _: Fault) -> float:
         self.servers.disconnect_all()

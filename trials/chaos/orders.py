@@ -15,7 +15,8 @@ from django.db.models import Count
 from dispatcher.models import CallQueue
 from dispatcher.request import Call
 from dispatcher.states import DUE, State
-from trials.chaos import load, notes
+from trials import notes
+from trials.chaos import load
 
 ROLLED_BACK = 0.25
 """The part of the transactions that fail after they have sent."""

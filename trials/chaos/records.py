@@ -12,7 +12,7 @@ from django.db import connection
 from dispatcher.audit import audit
 from dispatcher.models import CallQueue
 from project.witness.child import read
-from trials.chaos import notes
+from trials import notes
 from trials.chaos.verdict import Begin, Order, Records, Row, Struck
 
 FIELDS = ("id", "meta", "queue", "state", "attempt", "errors", "reason")

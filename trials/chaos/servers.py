@@ -1,6 +1,5 @@
 """The database and the broker of a run: reached by way of proxies, and emptied, cut or stopped as the schedule says."""
 
-import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,26 +48,6 @@ class Servers:
         """End every connection to the run's database, as a fast restart does."""
         with self.connect() as connection:
             end_sessions(connection, connection.info.dbname)
-
-    def stop_database(self, how: signal.Signals) -> None:
-        """Stop the embedded database: SIGINT is fast, SIGQUIT immediate, which is a crash."""
-        if self.services.database is not None:
-            self.services.database.end(how)
-
-    def start_database(self) -> None:
-        """Start it again."""
-        if self.services.database is not None:
-            self.services.database.start()
-
-    def stop_broker(self) -> None:
-        """Kill the embedded broker, and with it all messages."""
-        if self.services.broker is not None:
-            self.services.broker.end(signal.SIGKILL)
-
-    def start_broker(self) -> None:
-        """Start it again, empty."""
-        if self.services.broker is not None:
-            self.services.broker.start()
 
     def lose_messages(self) -> None:
         """Empty the broker: all of it if it is embedded, else the queues of this run."""

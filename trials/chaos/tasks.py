@@ -15,7 +15,8 @@ from celery import Task, shared_task
 from dispatcher.errors import RateLimited
 from dispatcher.messages.tickets import TICKET_HEADER
 from project.shop import third_party
-from trials.chaos import fault_points, notes
+from trials import notes
+from trials.chaos import fault_points
 
 PROMPT = timedelta(seconds=1)
 """How long after its start a request may be sent that only a concurrency limits: the lease has time to spare then."""

@@ -13,7 +13,7 @@ from django.db.models import Count
 from dispatcher.models import CallQueue
 from dispatcher.states import TERMINAL
 from project.processes import Stack
-from trials.chaos import notes
+from trials import notes
 from trials.chaos.faults import Faults
 from trials.chaos.plan import QUEUES, Fault
 from trials.chaos.records import gather

@@ -3,12 +3,13 @@
 Once a second it notes how long the sends took.
 """
 
-import json
 import sys
 from pathlib import Path
 from time import monotonic, sleep
 
 import django
+
+from trials import notes
 
 BURST = 10
 """Calls per second that are sent at once to a key with room for two."""
@@ -24,7 +25,7 @@ def main() -> None:
     from dispatcher import api  # noqa: PLC0415 - Django first
     from trials.soak import fixtures  # noqa: PLC0415
 
-    rate, notes = float(sys.argv[1]) - BURST - SLOW, Path(sys.argv[2])
+    rate, path = float(sys.argv[1]) - BURST - SLOW, Path(sys.argv[2])
     send_ms: list[float] = []
     turn, due = 0, monotonic()
     burst_at = due
@@ -36,8 +37,7 @@ def main() -> None:
         if began > burst_at:
             # These are let in one by one: by an end, and by time.
             api.send_many([fixtures.call("api", "narrow")] * BURST + [fixtures.call("slow")] * SLOW)
-            with notes.open("a") as file:
-                file.write(json.dumps({"at": began, "ended": 0, "send_ms": send_ms}) + "\n")
+            notes.write(path, "sends", send_ms=send_ms)
             send_ms, burst_at = [], max(burst_at + 1, began)
         turn, due = turn + 1, max(due + 1 / rate, monotonic() - LATE_S)
 

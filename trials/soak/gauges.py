@@ -1,6 +1,5 @@
 """What is read while it churns: sizes, dead rows, and the time that a trip takes."""
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from dispatcher.lifecycle.finish import Ended
 from dispatcher.lifecycle.take import Start, take
 from dispatcher.models import CallQueue, Slot
 from dispatcher.states import DUE, State
+from trials import notes
 from trials.soak import fixtures
 from trials.soak.verdict import Reading
 
@@ -104,8 +104,7 @@ class Gauges:
         return None if busy is None or idle is None else Trips(busy=busy, idle=idle)
 
     def _noted(self, since: float, until: float) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self.notes.read_text().splitlines()]
-        return [line for line in lines if since <= line["at"] <= until]
+        return [line for line in notes.read(self.notes) if since <= line["at"] <= until]
 
 
 def idle_trip(here: heartbeat.WorkerInfo) -> float | None:
@@ -156,7 +155,7 @@ def sample() -> Sample:
 def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], noted: Sequence[dict[str, Any]]) -> Reading:
     first, last = samples[0], samples[-1]
     seconds = last.at - first.at
-    sends = [took for line in noted for took in line["send_ms"]]
+    sends = [took for line in noted for took in line.get("send_ms", [])]
     return Reading(
         label=label,
         seconds=seconds,
@@ -167,7 +166,7 @@ def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], note
         idle_trip_ms=median(each.idle for each in trips),
         trip_ratio=median(each.busy / each.idle for each in trips),
         send_ms=median(sends),
-        rate=sum(line["ended"] for line in noted) / seconds,
+        rate=sum(line["what"] == "end" for line in noted) / seconds,
         waiting=CallQueue.objects.filter(state__in=[State.AVAILABLE, *DUE]).count(),
         horizon=max(each.horizon for each in samples),
     )

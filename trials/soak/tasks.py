@@ -1,16 +1,16 @@
 """The task of the soak, and the cleanup that its worker does all the time."""
 
-import json
 import os
 import random
 from datetime import timedelta
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 
 from celery import shared_task
 
 from dispatcher import engine
 from dispatcher.celery import periodic
+from trials import notes
 
 FAILING = 0.03
 """Which part of the calls fails at its first attempts, and is tried again."""
@@ -28,8 +28,6 @@ def nothing(**order: object) -> None:
     """Do a little work, and note that it was done; some fail."""
     del order
     sleep(0.01)
-    line = json.dumps({"at": monotonic(), "ended": 1, "send_ms": []})
-    with Path(os.environ["SOAK_NOTES"]).open("a") as notes:
-        notes.write(f"{line}\n")
+    notes.write(Path(os.environ["SOAK_NOTES"]), "end")
     if _random.random() < FAILING:
         raise Failing

@@ -1,4 +1,4 @@
-"""What the processes of the trial write down as they go: lines in files that outlive them."""
+"""What the processes of a trial, or of the soak, write down as they go: lines in files that outlive them."""
 
 import json
 import os
