@@ -15,6 +15,7 @@ from typing import Any
 import django
 import psycopg
 import pytest
+from django.apps import apps
 from django.conf import settings
 
 from dispatcher import conf
@@ -232,3 +233,10 @@ def _stop_waiting_for_the_disk(database_url: str) -> None:
         connection.execute("ALTER SYSTEM SET fsync = off")
         connection.execute("ALTER SYSTEM SET full_page_writes = off")
         connection.execute("SELECT pg_reload_conf()")
+
+
+@pytest.fixture
+def without_beat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Be a project that has not installed django-celery-beat."""
+    is_installed = apps.is_installed
+    monkeypatch.setattr(apps, "is_installed", lambda name: name != "django_celery_beat" and is_installed(name))

@@ -325,6 +325,14 @@ def manual() -> Iterator[None]:
         transaction.set_autocommit(True)
 
 
+@contextmanager
+def dying() -> Iterator[None]:
+    """Commit, and do nothing of what was to be done after it, as a process that is killed."""
+    with transaction.atomic():
+        yield
+        connection.run_on_commit.clear()
+
+
 def refusing(monkeypatch: pytest.MonkeyPatch, refusal: BaseException) -> Callable[[], None]:
     """Refuse what goes to the queue `full`, until the answer is called."""
     send, queues = Producer.publish, ["full"]

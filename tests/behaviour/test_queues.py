@@ -72,21 +72,15 @@ def test_a_worker_that_comes_or_comes_back_lets_its_queue_go_on(drive: Drive) ->
 
 
 @of_the_broker
-@pytest.mark.parametrize(("seconds", "starts"), [(59, 1), (61, 0)])
-def test_a_worker_serves_its_queue_for_a_lease_after_its_heartbeat(drive: Broker, seconds: float, starts: int) -> None:
-    drive.come()
-    drive.clock.forward(seconds)
-    drive.send()
-    assert len(drive.take()) == starts
-
-
-@of_the_broker
-@pytest.mark.parametrize(("seconds", "starts"), [(29, 1), (31, 0)])
-def test_a_queue_is_served_for_the_grace_after_its_last_worker_stopped(
-    drive: Broker, seconds: float, starts: int
+@pytest.mark.parametrize(
+    ("has_stopped", "seconds", "starts"), [(False, 59, 1), (False, 61, 0), (True, 29, 1), (True, 31, 0)]
+)
+def test_a_queue_is_served_for_a_lease_after_a_heartbeat_and_for_the_grace_after_a_stop(
+    drive: Broker, seconds: float, starts: int, *, has_stopped: bool
 ) -> None:
     drive.come()
-    drive.stop()
+    if has_stopped:
+        drive.stop()
     drive.clock.forward(seconds)
     drive.send()
     assert len(drive.take()) == starts

@@ -3,19 +3,18 @@
 Keys and lanes that do not exist yet are made when they are needed first.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from dispatcher import api
 from dispatcher.errors import CallNeverRuns, DispatcherError, UnknownKey
 from dispatcher.models import CallQueue, RateLimitKey
 from dispatcher.states import State
 from tests.drive import Drive, ids
-from tests.faults import manual
+from tests.faults import dying, manual
 
 NEW = "tenant:new"
 """A key that does not exist, and that a template makes with a concurrency of 2."""
@@ -25,14 +24,6 @@ NEW = "tenant:new"
 def _templates(settings: Any, drive: Drive) -> None:
     settings.DISPATCHER = {"keys": {"tenant:*": {"concurrency": 2}}}
     drive.key()
-
-
-@contextmanager
-def dying() -> Iterator[None]:
-    """Commit, and do nothing of what was to be done after it, as a process that is killed."""
-    with transaction.atomic():
-        yield
-        connection.run_on_commit.clear()
 
 
 def key_names() -> set[str]:

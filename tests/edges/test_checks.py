@@ -10,7 +10,6 @@ from unittest.mock import Mock, patch
 
 import pytest
 from celery import Celery, Task, current_app
-from django.apps import apps
 from django.core import checks
 from django.core.management import call_command
 from django.db import connection, connections
@@ -318,13 +317,6 @@ def test_no_connection_is_made_by_a_plain_check(monkeypatch: pytest.MonkeyPatch)
 def test_an_isolation_level_that_hides_what_was_waited_for_is_e009(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "isolation_level", IsolationLevel[level])
     assert ids() == ([] if level == "READ_COMMITTED" else ["dispatcher.E009"])
-
-
-@pytest.fixture
-def without_beat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be a project that has not installed django-celery-beat."""
-    is_installed = apps.is_installed
-    monkeypatch.setattr(apps, "is_installed", lambda name: name != "django_celery_beat" and is_installed(name))
 
 
 def test_a_project_where_neither_beat_nor_workers_tick_is_warned_by_w001(without_beat: None, settings: Any) -> None:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 from project.processes import Stack, free_port
 from project.run_dirs import ROOT
 from project.services import Services
+from tests.races.lockstep import eventually
 
 pytestmark = pytest.mark.slow
 
@@ -109,13 +110,6 @@ class Deployment:
         return value.replace("/run/secrets", str(self.directory / "secrets"))
 
 
-def eventually(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 90
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.2)
-
-
 @pytest.fixture(scope="module", params=PROCESSES)
 def deployment(
     services: Services, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
@@ -169,7 +163,7 @@ def test_the_services_run_as_given_and_their_health_checks_can_fail(deployment: 
     for name in deployment.processes:
         deployment.stack.start(name, deployment.command(name), env=deployment.variables(name))
     for name in deployment.processes:
-        eventually(lambda name=name: deployment.is_healthy(name))
+        eventually(lambda name=name: deployment.is_healthy(name), within=90, poll=0.2)
     deployment.stack.ensure_running()
 
     paths = ("/admin/login/", "/ojs/manifest")

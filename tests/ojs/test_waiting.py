@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from threading import Thread
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from dispatcher.ojs import long_poll
 from dispatcher.ojs.auth import make_token
 from dispatcher.ojs.long_poll import WAITERS
 from tests.ojs.http_client import Api
-from tests.races.lockstep import holding
+from tests.races.lockstep import eventually, holding
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.django]
 
@@ -46,10 +45,7 @@ def waiting(*fetches: Callable[[], Any]) -> Iterator[list[Any]]:
 
     with ThreadPoolExecutor(len(fetches)) as threads:
         futures = [threads.submit(run, fetch) for fetch in fetches]
-        until = monotonic() + DEADLINE_S
-        while len(WAITERS) < len(fetches):
-            assert monotonic() < until, "they do not wait"
-            sleep(0.01)
+        eventually(lambda: len(WAITERS) >= len(fetches), within=DEADLINE_S)
         yield results
         results += [future.result(DEADLINE_S) for future in futures]
 
@@ -68,9 +64,8 @@ def sessions() -> int:
 def test_fetches_that_wait_share_one_connection_and_get_what_is_sent() -> None:
     before = sessions()
     with waiting(*[fetch] * 6) as fetched:
-        until = monotonic() + DEADLINE_S
-        while sessions() > before + 1:
-            assert monotonic() < until, "each of them holds a connection"
+        # Not each of them holds a connection.
+        eventually(lambda: sessions() <= before + 1, within=DEADLINE_S)
         api = Api()
         sent = {api.push()["id"] for _ in range(6)}
     assert {job["id"] for jobs in fetched for job in jobs} == sent

@@ -1,7 +1,6 @@
 """The HTTP API in a project without django-celery-beat, whose workers tick by themselves."""
 
 import pytest
-from django.apps import apps
 from django.db.models.functions import Now
 from django.test import Client
 
@@ -12,13 +11,6 @@ from dispatcher.ojs.models import Cron, Workflow
 from tests.ojs.http_client import Api
 
 pytestmark = [pytest.mark.django_db, pytest.mark.django]
-
-
-@pytest.fixture(autouse=True)
-def _without_beat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Be a project that has not installed django-celery-beat."""
-    is_installed = apps.is_installed
-    monkeypatch.setattr(apps, "is_installed", lambda name: name != "django_celery_beat" and is_installed(name))
 
 
 def test_a_workflow_starts(api: Api) -> None:

@@ -1,22 +1,17 @@
 """While an old snapshot is held, what is gone is not cleaned up: a trip must not read it again and again."""
 
-from collections.abc import Iterator
 from typing import Any, Final
 from uuid import UUID
 
 import psycopg
 import pytest
-from django.db import connection
 
+from tests.db_admin import connect
 from tests.rules.reference import MILLISECOND, SECOND, Call, End, Key, Lane, Limits, Note, State, Trip, Tuning
 from tests.rules.systems import WORKERS, add_call, add_note, call_take, load, take_statement
 
 TRIPS: Final = 3_000
 QUEUE: Final = "a"
-
-
-def _connect() -> psycopg.Connection:
-    return psycopg.connect(**connection.get_connection_params(), autocommit=True)
 
 
 class Trips:
@@ -76,7 +71,7 @@ def _growth(trips: Trips, *, is_sent: bool) -> tuple[int, int]:
             trips.send()
         return trips.buffers()
 
-    with _connect() as other, other.transaction():
+    with connect() as other, other.transaction():
         other.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         other.execute("SELECT FROM dispatcher_lane")
         before = make(20)
@@ -85,13 +80,6 @@ def _growth(trips: Trips, *, is_sent: bool) -> tuple[int, int]:
         trips.make()
         trips.db.execute("ANALYZE")  # plans made after it take what is gone for little
         return before, make(20)
-
-
-@pytest.fixture
-def db(transactional_db: None) -> Iterator[psycopg.Connection]:
-    """Return a connection of its own that commits each statement."""
-    with _connect() as connected:
-        yield connected
 
 
 @pytest.mark.server

@@ -1,6 +1,5 @@
 """`take` against its reference, on random systems: what each trip answers, and all that it leaves."""
 
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
 from itertools import product
@@ -8,8 +7,6 @@ from random import Random
 from typing import Any
 
 import psycopg
-import pytest
-from django.db import connection
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -36,13 +33,6 @@ from tests.rules.systems import (
 
 TRIPS = 14
 STEPS = [0, 1 * MILLISECOND, 6 * MILLISECOND, 60 * MILLISECOND, 200 * MILLISECOND, SECOND, 3500 * MILLISECOND]
-
-
-@pytest.fixture
-def db(transactional_db: None) -> Iterator[psycopg.Connection]:
-    """Return a connection of its own that commits each statement."""
-    with psycopg.connect(**connection.get_connection_params(), autocommit=True) as connected:
-        yield connected
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

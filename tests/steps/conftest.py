@@ -76,6 +76,16 @@ def direct(db: None) -> Iterator[None]:
 
 
 @pytest.fixture
+def call() -> Any:
+    """Send a call that takes all the room of its key."""
+    from dispatcher.models import CallQueue  # noqa: PLC0415 -- there are no models when this file is read
+    from tests.builders import key, seen  # noqa: PLC0415 -- the same
+
+    key("api", concurrency=1)
+    return seen(CallQueue.objects.send("noop", keys=["api"]))
+
+
+@pytest.fixture
 def nothing_ran() -> Iterator[None]:
     """Let the tasks of tests.steps.sample_tasks be done, and forget what they did before."""
     from tests.steps.sample_tasks import behaviours, ran  # noqa: PLC0415 -- there are no models when this file is read

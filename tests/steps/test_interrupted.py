@@ -43,12 +43,6 @@ def _soft_time_limits() -> Iterator[None]:
     connection.close()
 
 
-@pytest.fixture
-def call() -> CallQueue:
-    key("api", concurrency=1)
-    return seen(CallQueue.objects.send("noop", keys=["api"]))
-
-
 def waiting() -> set[tuple[int, datetime]]:
     """Return the server's processes that wait for a lock in the database of the tests, and since when they ask."""
     ask = "SELECT pid, query_start FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"

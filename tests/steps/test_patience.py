@@ -58,12 +58,6 @@ def losing_questions(step: Callable[..., Any]) -> Callable[..., Any]:
     return lose
 
 
-@pytest.fixture
-def call() -> CallQueue:
-    key("api", concurrency=1)
-    return seen(CallQueue.objects.send("noop", keys=["api"]))
-
-
 @pytest.mark.parametrize("losing", [losing_questions, losing_answers])
 def test_a_claim_outlasts_a_connection_that_breaks(
     call: CallQueue, losing: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,6 @@
 """Place: a call that has no lane yet is counted, reported and found as any other."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +14,7 @@ from dispatcher.lifecycle import place
 from dispatcher.models import CallQueue
 from dispatcher.states import State
 from tests.builders import committed, key, seen, states, waiting
-from tests.faults import manual
+from tests.faults import dying, manual
 
 pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 
@@ -23,14 +22,6 @@ pytestmark = [committed, pytest.mark.pooler, pytest.mark.django]
 @pytest.fixture(autouse=True)
 def _templates(settings: Any) -> None:
     settings.DISPATCHER = {"keys": {"tenant:*": {"concurrency": 3}}}
-
-
-@contextmanager
-def dying() -> Iterator[None]:
-    """Commit, and do nothing of what was to be done after it."""
-    with transaction.atomic():
-        yield
-        connection.run_on_commit.clear()
 
 
 def unplaced(*keys: str, **fields: Any) -> CallQueue:

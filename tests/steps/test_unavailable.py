@@ -37,12 +37,6 @@ def error_of(statement: str) -> DatabaseError:
 
 
 @pytest.fixture
-def call() -> CallQueue:
-    key("api", concurrency=1)
-    return seen(CallQueue.objects.send("noop", keys=["api"]))
-
-
-@pytest.fixture
 def read_only() -> Iterator[Any]:
     """Give what makes the database read-only for new sessions and this one; afterwards it can be written again."""
     name = connection.settings_dict["NAME"]

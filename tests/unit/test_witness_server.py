@@ -17,6 +17,7 @@ import requests
 from project.witness.arrivals import Arrivals
 from project.witness.ledger import SECOND, Limits, Window
 from project.witness.server import Witness
+from tests.races.lockstep import eventually
 
 LIMITS = {
     "single": Limits(concurrency=1),
@@ -59,13 +60,9 @@ def test_a_request_whose_caller_hangs_up_is_over_at_once_and_no_success(witness:
     asked = json.dumps({"keys": ["single"], "call": "gone", "seconds": 60, "failures": 0})
     caller = HTTPConnection(witness.removeprefix("http://"))
     caller.request("POST", "/anything", asked, {"Content-Type": "application/json"})
-    deadline = time.monotonic() + 10
-    while "gone" not in record(witness)["calls"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: "gone" in record(witness)["calls"])
     caller.close()
-    while post(witness, "single", call="next").status_code != 200:
-        assert time.monotonic() < deadline
+    eventually(lambda: post(witness, "single", call="next").status_code == 200)
     calls = record(witness)["calls"]
     assert (calls["gone"]["requests"], calls["gone"]["successes"]) == (1, 0)
 
@@ -78,10 +75,7 @@ def test_a_caller_that_breaks_its_connection_is_no_error_of_the_witness(
         caller.sendall(b"GET /limits HTTP/1.1\r\n\r\n")
         # The kernel resets a connection that is closed with an answer unread.
         caller.recv(1)
-    until = time.monotonic() + 5
-    while any("process_request_thread" in each.name for each in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    eventually(lambda: not any("process_request_thread" in each.name for each in threading.enumerate()))
     assert "Traceback" not in capfd.readouterr().err
 
 
