@@ -156,6 +156,8 @@ def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], note
     first, last = samples[0], samples[-1]
     seconds = last.at - first.at
     sends = [took for line in noted for took in line.get("send_ms", [])]
+    # Those of the worker, and of the measured trips.
+    ended = sum(line["what"] == "end" for line in noted) + len(trips) * EACH * fixtures.PROBES
     return Reading(
         label=label,
         seconds=seconds,
@@ -166,7 +168,7 @@ def _reading(label: str, samples: Sequence[Sample], trips: Sequence[Trips], note
         idle_trip_ms=median(each.idle for each in trips),
         trip_ratio=median(each.busy / each.idle for each in trips),
         send_ms=median(sends),
-        rate=sum(line["what"] == "end" for line in noted) / seconds,
+        rate=ended / seconds,
         waiting=CallQueue.objects.filter(state__in=[State.AVAILABLE, *DUE]).count(),
         horizon=max(each.horizon for each in samples),
     )
