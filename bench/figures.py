@@ -147,6 +147,12 @@ def _timed(action: Callable[[], object]) -> float:
     return (perf_counter() - began) * 1_000
 
 
+def ensure(holds: object, what: object) -> None:
+    """Raise AssertionError with what there is instead, unless an operation did what it is measured for."""
+    if not holds:
+        raise AssertionError(what)
+
+
 def wait_for(count: Callable[[], int], expected: int) -> None:
     """Wait until the count is reached. Raises TimeoutError naming how far it came."""
     deadline = monotonic() + TIMEOUT_S

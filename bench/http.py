@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Any
 
 from bench import database, fixtures
-from bench.figures import Bench, Figure
+from bench.figures import Bench, Figure, ensure
 from bench.limits import apart
 from dispatcher import api
 from dispatcher.models import RateLimitKey
@@ -125,9 +125,7 @@ def _ask(connection: http.client.HTTPConnection, method: str, path: str, body: o
     connection.request(method, f"/ojs/v1{path}", sent, {"Content-Type": TYPE})
     answer = connection.getresponse()
     content = answer.read()
-    if answer.status not in (200, 201):
-        message = f"{method} {path}: {answer.status} {content[:200]!r}"
-        raise AssertionError(message)
+    ensure(answer.status in (200, 201), (method, path, answer.status, content[:200]))
     return json.loads(content)
 
 

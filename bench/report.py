@@ -8,10 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from bench.figures import Bound, Figure
+from project.screen import number
 from project.time_limit import GaveUp, within
 
-_WHOLE = 100
-"""Figures from here on are printed without decimals."""
 _LINE = "{name:<92} {ours:>9} {reference:>9} {unit:<10} {ratio:>7}  {bound:<7}"
 
 
@@ -86,10 +85,3 @@ def _line(figure: Figure) -> str:
         ratio=number(figure.ratio),
         bound="-" if figure.ours is None else f"{figure.side.value} {figure.bound:g}",
     )
-
-
-def number(value: float | None) -> str:
-    """Write a number with three digits that count, thousands apart."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= _WHOLE else f"{value:.3g}"

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from bench import database
 from bench.figures import Figure
-from bench.report import number
 from project.run_dirs import ROOT
+from project.screen import number
 
 PAGE = ROOT / "docs" / "explanation" / "benchmarks.md"
 BEGIN, END = "<!-- table -->\n", "<!-- end of table -->"

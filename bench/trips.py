@@ -21,7 +21,7 @@ import uuid_utils.compat as uuid7
 from django.db import connection, connections, transaction
 
 from bench import database, fixtures
-from bench.figures import Bench, Figure, in_turns
+from bench.figures import Bench, Figure, ensure, in_turns
 from bench.models import PlainRow
 from bench.running import STATISTICS_S
 from bench.tasks import nothing
@@ -118,17 +118,10 @@ def trips(bench: Bench) -> Iterator[Figure]:
     for count in (1, CONNECTIONS):
         if bench.only in (named := f"{CONNECTIONS} connections against one, lanes of one key with room: {count}"):
             own = [f"lane:{number}" for number in range(count)]
-            scene = Scene(
-                name=named,
-                bound=0,
-                keys={"a": ROOM, **dict.fromkeys(own, ROOM)},
-                lanes=[["a", each] for each in own],
-            )
-            ours, reference = in_turns(
-                partial(_take_in_turns, CONNECTIONS, scene),
-                partial(_take_in_turns, 1, scene),
-                rounds=bench.effort.long_rounds,
-            )
+            keys = {"a": ROOM, **dict.fromkeys(own, ROOM)}
+            scene = Scene(name=named, bound=0, keys=keys, lanes=[["a", each] for each in own])
+            sides = (partial(_take_in_turns, processes, scene) for processes in (CONNECTIONS, 1))
+            ours, reference = in_turns(*sides, rounds=bench.effort.long_rounds)
             yield Figure.rate(named, ours, reference, 1, unit="starts/s")
     if bench.only in (named := "a send against a create"):
         yield from _send(named, bench)
@@ -140,8 +133,7 @@ class Backend:
     def __init__(self) -> None:
         """Connect: no plan is there yet."""
         connection.close()
-        ((pid,),) = database.execute("SELECT pg_backend_pid()")
-        self._pid = pid
+        ((self._pid,),) = database.execute("SELECT pg_backend_pid()")
 
     def spent(self) -> float:
         """Return the milliseconds of CPU that it has used."""
@@ -182,9 +174,7 @@ class Worker:
         ends = [start.ended(DONE) for start in self._starts]
         taken = take(self._taker, ends, room=self._calls, publish=dispenser.PUBLISH)
         self._starts = taken.starts
-        if len(self._starts) != self._calls and not self._waits:
-            message = f"{len(self._starts)} of {self._calls} calls started"
-            raise AssertionError(message)
+        ensure(self._waits or len(self._starts) == self._calls, f"{len(self._starts)} of {self._calls} calls started")
         return taken
 
     def stop(self) -> None:

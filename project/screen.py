@@ -11,6 +11,8 @@ from rich.table import Table
 from project.time_limit import GaveUp
 
 INTERRUPTED = 130
+_WHOLE = 100
+"""Figures from here on are printed without decimals."""
 
 
 def console(width: int = 120) -> Console:
@@ -34,6 +36,13 @@ def table(title: str, *headings: str, figures: Sequence[str] = ()) -> Table:
 def mark(*, is_ok: bool) -> str:
     """Return a cell that says whether something held."""
     return "[green]✓[/]" if is_ok else "[red]✗[/]"
+
+
+def number(value: float | None) -> str:
+    """Write a number with three digits that count, thousands apart."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= _WHOLE else f"{value:.3g}"
 
 
 def show_verdict(console: Console, faults: Iterable[str], praise: str) -> None:

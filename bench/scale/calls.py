@@ -7,7 +7,8 @@ from uuid import UUID
 
 from django.db import transaction
 
-from bench.scale.compare import Operation, Task, ensure
+from bench.figures import ensure
+from bench.scale.compare import Operation, Task
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
 from dispatcher import api, ending

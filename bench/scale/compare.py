@@ -88,12 +88,6 @@ def after(*statements: str) -> Prepare:
     return prepare
 
 
-def ensure(holds: object, what: object) -> None:
-    """Raise AssertionError with what there is instead, unless an operation did what it is measured for."""
-    if not holds:
-        raise AssertionError(what)
-
-
 @contextmanager
 def on(system: System) -> Iterator[None]:
     """Let the dispatcher use this system."""

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from django.utils import timezone
 
-from bench.scale.compare import Operation, Task, after, ensure
+from bench.figures import ensure
+from bench.scale.compare import Operation, Task, after
 from bench.scale.systems import System
 from dispatcher import engine
 from dispatcher.lifecycle import retention, schedule

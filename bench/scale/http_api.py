@@ -8,8 +8,9 @@ from typing import Any
 
 from django.test import Client
 
+from bench.figures import ensure
 from bench.scale.calls import sent
-from bench.scale.compare import Operation, Order, Page, Task, ensure
+from bench.scale.compare import Operation, Order, Page, Task
 from bench.scale.systems import System
 from dispatcher.models import CallQueue
 from dispatcher.ojs import pull_workers

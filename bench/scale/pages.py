@@ -12,8 +12,9 @@ from django.core.management import call_command
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
+from bench.figures import ensure
 from bench.scale.calls import send, sent
-from bench.scale.compare import PER_PAGE, Operation, Page, Task, ensure
+from bench.scale.compare import PER_PAGE, Operation, Page, Task
 from bench.scale.systems import System
 from dispatcher import api
 from dispatcher.audit import audit

@@ -7,9 +7,10 @@ from functools import partial
 
 from django.db import transaction
 
+from bench.figures import ensure
 from bench.scale import calls, dispensing, http_api, pages
 from bench.scale.calls import LATER, MANY
-from bench.scale.compare import Operation, Order, Task, Tick, after, ensure
+from bench.scale.compare import Operation, Order, Task, Tick, after
 from bench.scale.systems import System
 from bench.scale.tasks import nothing
 from dispatcher import api, engine

@@ -15,65 +15,37 @@ POISON_ATTEMPTS = 5
 EVENLY, IN_WINDOW = 0.003, 0.04
 
 
-def pay(chance: Random) -> Call:
-    """Spend a key with a concurrency and a throttle."""
-    return _visit(chance, ["pay"], most_late=EVENLY)
-
-
-def mail(chance: Random) -> Call:
-    """Spend a key with a window."""
-    return _visit(chance, ["mail"], longest=0.15, most_late=IN_WINDOW)
-
-
-def sync(chance: Random) -> Call:
-    """Spend two keys, of which all tenants share one."""
-    return _visit(chance, ["partner", f"tenant:{chance.choice(limits.TENANTS)}"])
-
-
-def think(chance: Random) -> Call:
-    """Spend more than 1 of a key."""
+def _think(chance: Random) -> Call:
     cost = chance.choice([1, 2, limits.DEAR_COST])
     seen = ["tokens", "tokens.dear"] if cost == limits.DEAR_COST else ["tokens"]
     return _visit(chance, {"tokens": cost}, seen=seen)
 
 
-def book(chance: Random) -> Call:
-    """Use the other queue, which has limits of its own; half of these have the ledger to themselves, too."""
+def _book(chance: Random) -> Call:
     keys = chance.choice([[], ["ledger"]])
     return _visit(chance, keys, seen=[limits.SIDE_KEY, *keys], longest=0.2, queue=SIDE_QUEUE)
 
 
-def ship(chance: Random) -> Call:
-    """Fail once or twice."""
-    return _visit(chance, ["courier"], failures=chance.randint(1, 2))
-
-
-def be_rate_limited(chance: Random) -> Call:
-    """Raise RateLimited now and then."""
-    return Call(task=tasks.be_rate_limited, kwargs={"keys": ["strict"], "seconds": _seconds(chance)}, keys=["strict"])
-
-
-def wander(chance: Random) -> Call:
-    """Spend no key at all."""
-    return _visit(chance, [], longest=0.1)
-
-
-def poison(chance: Random) -> Call:
-    """Kill the process, every time."""
-    del chance
-    return Call(task=tasks.poison, keys=["partner"], retry={"max_attempts": POISON_ATTEMPTS, "initial_interval": 0.2})
-
-
 KINDS: Mapping[str, Callable[[Random], Call]] = {
-    "pay": pay,
-    "mail": mail,
-    "sync": sync,
-    "think": think,
-    "book": book,
-    "ship": ship,
-    "be_rate_limited": be_rate_limited,
-    "wander": wander,
-    POISON: poison,
+    # A concurrency and a throttle; a window; two keys, of which all tenants share one.
+    "pay": lambda chance: _visit(chance, ["pay"], most_late=EVENLY),
+    "mail": lambda chance: _visit(chance, ["mail"], longest=0.15, most_late=IN_WINDOW),
+    "sync": lambda chance: _visit(chance, ["partner", f"tenant:{chance.choice(limits.TENANTS)}"]),
+    # More than 1 of a key; the other queue, which has limits of its own, and half of these the ledger, too.
+    "think": _think,
+    "book": _book,
+    # It fails once or twice.
+    "ship": lambda chance: _visit(chance, ["courier"], failures=chance.randint(1, 2)),
+    # It raises RateLimited now and then.
+    "be_rate_limited": lambda chance: Call(
+        task=tasks.be_rate_limited, kwargs={"keys": ["strict"], "seconds": _seconds(chance)}, keys=["strict"]
+    ),
+    # No key at all.
+    "wander": lambda chance: _visit(chance, [], longest=0.1),
+    # It kills the process, every time.
+    POISON: lambda _: Call(
+        task=tasks.poison, keys=["partner"], retry={"max_attempts": POISON_ATTEMPTS, "initial_interval": 0.2}
+    ),
 }
 WEIGHTS: Mapping[str, float] = dict.fromkeys(KINDS, 1.0) | {POISON: 0.08}
 BACKLOG: Mapping[str, int] = dict.fromkeys(KINDS, 20) | {"pay": 10, POISON: 1}

@@ -7,17 +7,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from project.screen import mark, table
+from project.screen import mark, number, table
 from trials.soak.run import Course
 from trials.soak.verdict import Finding, Reading, judge, judge_load, judge_sizes, judge_work
 
-_WHOLE = 100
-"""Figures from here on are printed without decimals."""
-
-
-STEADY = "steady"
-LEFT = "when an open transaction is gone"
-SIZES = "what it left behind is used again"
+COMPARED = {
+    "steady": ("start", "middle", "end"),
+    "when an open transaction is gone": ("end", "after", "later"),
+    "what it left behind is used again": ("after", "later"),
+}
+"""The readings that each part of the verdict compares."""
 
 
 def findings(course: Course, *, rate: float, backlog: int) -> dict[str, list[Finding]]:
@@ -26,30 +25,20 @@ def findings(course: Course, *, rate: float, backlog: int) -> dict[str, list[Fin
     Every row that is replaced while it is open has to be kept, so tables grow by what was written meanwhile. That is
     no verdict on anybody; that they grow no further after it is one.
     """
-    steady = [course.start, course.middle, course.end]
-    return {
-        STEADY: [*judge_load(steady, rate=rate, backlog=backlog), *judge(*steady)],
-        LEFT: [
-            *judge_load([course.end, course.after, course.later], rate=rate, backlog=backlog),
-            *judge_work(course.end, course.after, course.later),
-        ],
-        SIZES: judge_sizes(course.after, course.later),
-    }
-
-
-_COLUMNS = {
-    STEADY: ("start", "middle", "end"),
-    LEFT: ("end", "after", "later"),
-    SIZES: ("after", "later"),
-}
+    steady, left, sizes = ([course[label] for label in labels] for labels in COMPARED.values())
+    found = (
+        [*judge_load(steady, rate=rate, backlog=backlog), *judge(*steady)],
+        [*judge_load(left, rate=rate, backlog=backlog), *judge_work(*left)],
+        judge_sizes(*sizes),
+    )
+    return dict(zip(COMPARED, found, strict=True))
 
 
 def show(console: Console, course: Course, found: Mapping[str, Sequence[Finding]]) -> None:
     """Print the readings and the verdicts."""
-    readings = list(vars(course).values())
-    console.print(_readings(readings))
-    for part, columns in _COLUMNS.items():
-        console.print(_verdicts(part, columns, found[part]))
+    console.print(_readings(course.values()))
+    for part, labels in COMPARED.items():
+        console.print(_verdicts(part, labels, found[part]))
 
 
 def as_json(course: Course, found: Mapping[str, Sequence[Finding]], *, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,7 +46,7 @@ def as_json(course: Course, found: Mapping[str, Sequence[Finding]], *, asked: Ma
     return {
         "ok": all(finding.ok for part in found.values() for finding in part),
         **asked,
-        "readings": {name: asdict(reading) for name, reading in vars(course).items()},
+        "readings": {name: asdict(reading) for name, reading in course.items()},
         "findings": {part: [asdict(finding) for finding in each] for part, each in found.items()},
     }
 
@@ -85,10 +74,6 @@ def _readings(readings: Iterable[Reading]) -> Table:
 def _verdicts(part: str, labels: Iterable[str], found: Iterable[Finding]) -> Table:
     verdicts = table(part, "Figure", figures=[*labels, "ratio", "bound", ""])
     for finding in found:
-        values = map(_number, finding.values)
+        values = map(number, finding.values)
         verdicts.add_row(finding.name, *values, f"{finding.ratio:.2f}", f"{finding.bound:g}", mark(is_ok=finding.ok))
     return verdicts
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= _WHOLE or value == int(value) else f"{value:.3g}"

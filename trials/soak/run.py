@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -30,40 +29,36 @@ _CHURNED: Final = [_CALLS, Slot._meta.db_table]
 """The tables in which rows come and go. Those of windows only change: autovacuum may never have to come."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Course:
-    """The readings of a run."""
-
-    start: Reading
-    middle: Reading
-    end: Reading
-    held: Reading
-    """The last third of the time in which a transaction was open."""
-    after: Reading
-    """When it is gone, and autovacuum has come by."""
-    later: Reading
+Course = dict[str, Reading]
+"""The readings of a run, by their labels."""
 
 
 def run(gauges: Gauges, minutes: float, say: Callable[[str], None]) -> Course:
     """Go through a soak. Raises TimeoutError if autovacuum does not come."""
+    course: Course = {}
     stretch = min(STRETCH_S, minutes * 60 / 3)
+
+    def read(label: str, seconds: float = stretch) -> None:
+        course[label] = gauges.watch(label, seconds)
+
     say(f"warming up until retention deletes and autovacuum has come {ROUNDS} times ...")
     settle(gauges, ROUNDS)
     began = monotonic()
     say(f"churning for {minutes:g} minutes ...")
-    start = gauges.watch("start", stretch)
+    read("start")
     gauges.pass_time(began + (minutes * 60 - stretch) / 2)
-    middle = gauges.watch("middle", stretch)
+    read("middle")
     gauges.pass_time(began + minutes * 60 - stretch)
-    end = gauges.watch("end", stretch)
+    read("end")
     say(f"holding a transaction open for {HELD_S:g} s ...")
     with snapshot(os.environ["DATABASE_URL"]):
         gauges.pass_time(monotonic() + HELD_S * 2 / 3)
-        held = gauges.watch("held", HELD_S / 3)
+        read("held", HELD_S / 3)
     say(f"it is gone; waiting until autovacuum has come {ROUNDS_AFTER} times ...")
     settle(gauges, ROUNDS_AFTER)
-    after = gauges.watch("after", stretch)
-    return Course(start=start, middle=middle, end=end, held=held, after=after, later=gauges.watch("later", stretch))
+    read("after")
+    read("later")
+    return course
 
 
 def settle(gauges_: Gauges, rounds: int) -> None:
