@@ -148,7 +148,7 @@ def clear_overrides(*, now: datetime | None = None) -> int:
     For people who read the rows: the limits in force do not depend on it. A key that another transaction has locked is
     left to the next tick.
     """
-    with sql.atomic():
+    with sql.own_transaction():
         ended = RateLimitKey.objects.filter(override_until__lte=now or sql.now()).order_by("override_until")
         ids = list(ended.select_for_update(skip_locked=True, no_key=True).values_list("id", flat=True)[:_MOST_ENDED])
         since = Greatest("limited_at", "override_until")

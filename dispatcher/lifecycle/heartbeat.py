@@ -65,7 +65,7 @@ def mark_stopped(worker: UUID, *, now: datetime | None = None) -> None:
 
     One whose row another transaction has locked falls silent.
     """
-    with sql.atomic():
+    with sql.own_transaction():
         mine = Worker.objects.filter(id=worker, stopped_at=None).select_for_update(skip_locked=True, no_key=True)
         at = now or sql.now()
         until = Least("serves_until", Value(at + (conf().queue_grace or timedelta(0))))
@@ -91,7 +91,7 @@ def lose_silent(*, now: datetime | None = None) -> list[str]:
     One that sends one again is no longer lost. One whose row another transaction has locked can't send any: it is left
     to the next look, and then lives while its heartbeats renew what it holds.
     """
-    with sql.atomic():
+    with sql.own_transaction():
         at = now or sql.now()
         held = Slot.objects.filter(lease_until__gte=at, worker_id__isnull=False).values("worker_id")
         silent = Worker.objects.filter(lost_at=None, stopped_at=None, seen_at__lt=at - conf().run_lease)

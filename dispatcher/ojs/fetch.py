@@ -143,7 +143,7 @@ def _trip(taker: Taker, room: int, before: Sequence[Start]) -> tuple[Taken, int]
     How large calls are is known when they have started. If they are too many, the trip never was.
     """
     while room and (before or room > 1):
-        with sql.atomic():
+        with sql.own_transaction():
             taken = take.take(taker, room=room, publish=dispenser.PUBLISH)
             started = [*before, *taken.starts]
             fitting = jobs.fitting([each.call.id for each in started])

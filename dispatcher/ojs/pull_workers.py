@@ -113,7 +113,7 @@ def reclaim(*, until: datetime | None = None, now: datetime | None = None) -> in
     until = until or now or _overdue_until()
     if until is None:
         return 0
-    with sql.atomic():
+    with sql.own_transaction():
         overdue = sql.fetch("lock_overdue", ExpiredFetch, {"now": until, "most": conf().batch})
         each = {left.call_id: left for left in overdue}.values()
         silent = [left for left in each if _is_spared(left)]

@@ -2,19 +2,22 @@
 
 import time
 from collections import Counter
+from datetime import timedelta
+from functools import partial
 from uuid import UUID
 
 import pytest
+from django.utils import timezone
 
 from dispatcher.models import CallQueue, Queue, RateLimitKey
-from dispatcher.ojs import fetch, worker_reports
+from dispatcher.ojs import fetch, pull_workers, worker_reports
 from dispatcher.ojs.fetch import FetchRequest
 from dispatcher.ojs.worker_reports import RejectedReport
 from dispatcher.request import Call
-from dispatcher.states import TERMINAL
+from dispatcher.states import TERMINAL, State
 from tests.races.audit import audit, most_at_once, spent_by_key
 from tests.races.conftest import mailbox  # noqa: F401
-from tests.races.lockstep import DEADLINE, POLL, at_once, concurrent
+from tests.races.lockstep import DEADLINE, POLL, assert_thaws, at_once, concurrent
 from tests.races.traffic import dispense_and_work
 
 pytestmark = concurrent
@@ -66,3 +69,18 @@ def test_fetchers_and_celery_s_workers_share_a_concurrency() -> None:
     at_once(*[fetch_and_ack] * 4, *[dispense_and_work] * 4)
     assert most_at_once(spent_by_key()[key.id]) <= 4
     audit()
+
+
+@pytest.mark.slow
+def test_a_fetch_whose_process_is_frozen_keeps_no_call_locked_for_long() -> None:
+    send(2)
+    assert_thaws(partial(fetch.fetch, FetchRequest(queues=["mail"], count=2)), CallQueue.objects.all())
+    assert len(fetch.fetch(FetchRequest(queues=["mail"], count=2))) == 2
+
+
+@pytest.mark.slow
+def test_a_recovery_of_fetched_calls_that_is_frozen_keeps_no_call_locked_for_long() -> None:
+    send(1)
+    fetch.fetch(FetchRequest(queues=["mail"]))
+    assert_thaws(partial(pull_workers.reclaim, now=timezone.now() + timedelta(days=1)), CallQueue.objects.all())
+    assert CallQueue.objects.get().state == State.ACTIVE

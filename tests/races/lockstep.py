@@ -4,15 +4,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from threading import Barrier
+from threading import Barrier, Event
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from celery import Celery
-from django.db import connection, transaction
+from django.db import DatabaseError, connection, transaction
+from django.db.models import QuerySet
 
+from dispatcher import sql
 from tests import db_admin
 from tests.apps import APPS
 
@@ -96,6 +98,21 @@ class Actor:
         """Roll it back."""
         error = RuntimeError("rolled back")
         self.do(self.transaction.__exit__, RuntimeError, error, None)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Have it stand still before each commit, with all that it has locked, until the way out."""
+        thaws = Event()
+
+        def freeze() -> None:
+            commit = connection._commit  # noqa: SLF001 -- where Django has left to the server what remains to be done
+            connection._commit = lambda: (thaws.wait(DEADLINE), commit())  # noqa: SLF001
+
+        self.do(freeze)
+        try:
+            yield
+        finally:
+            thaws.set()
 
     def wait_blocked(self, *, by: "Actor | psycopg.Connection[Any]") -> None:
         """Wait until its statement waits for a lock of another's, or for somebody who waits for it."""
@@ -189,3 +206,21 @@ def eventually(fact: Callable[[], T], *, within: float = DEADLINE, poll: float =
         assert time.monotonic() < deadline, f"not within {within} s: {fact}"
         time.sleep(poll)
     return found
+
+
+def assert_thaws(work: Callable[[], object], rows: QuerySet[Any]) -> None:
+    """Assert that the server ends the transaction of a process that stands still in it, and frees these rows."""
+    with actors(1) as (process,):
+        with process.frozen():
+            doing = process.begin(work)
+            eventually(lambda: not _may_lock(rows))
+            eventually(lambda: _may_lock(rows), within=15)
+        with pytest.raises(DatabaseError) as raised:
+            doing.result()
+        assert sql.is_unavailable(raised.value), "who thaws tries again"
+
+
+def _may_lock(rows: QuerySet[Any]) -> bool:
+    """Return whether no other transaction has these rows locked."""
+    with transaction.atomic():
+        return rows.select_for_update(skip_locked=True).exists()

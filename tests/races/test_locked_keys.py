@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from threading import Event
 from typing import Any
 
 import psycopg
 import pytest
-from django.db import DatabaseError, transaction
+from django.db import transaction
 from django.utils import timezone
 
 from dispatcher import api, ending, engine, sql
@@ -19,22 +18,23 @@ from dispatcher.ending import InFlight
 from dispatcher.engine import ends
 from dispatcher.engine.ends import stop as stop_keys
 from dispatcher.errors import RateLimited, WorkerLost
-from dispatcher.lifecycle import finish
+from dispatcher.lifecycle import control, heartbeat
 from dispatcher.lifecycle.claim import Claimed, Refused, claim
 from dispatcher.lifecycle.finish import Requeue
 from dispatcher.lifecycle.run import Stopped
 from dispatcher.lifecycle.take import Taker, take
-from dispatcher.models import Block, CallQueue, KeyChange, RateLimitKey, Slot
+from dispatcher.models import Block, CallQueue, KeyChange, RateLimitKey, Slot, Worker
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests import db_admin
-from tests.builders import held, ticket_of
+from tests.builders import HERE, held, ticket_of
 from tests.races.audit import audit
-from tests.races.lockstep import actors, at_once, concurrent, eventually, holding
+from tests.races.lockstep import actors, assert_thaws, at_once, concurrent, eventually, holding
 from tests.races.traffic import declare_tenants, ended, in_flight, state_of, tick_and_work, write
 
 pytestmark = [concurrent, pytest.mark.server]
 
+END = datetime(2999, 1, 1, tzinfo=UTC)
 PROMPTLY = 10.0
 """Long for a machine that is busy, and short for a statement that waits for an open transaction (s)."""
 
@@ -254,32 +254,31 @@ def test_a_trip_that_waits_for_a_key_holds_none_that_the_holder_may_wait_for() -
 
 
 @pytest.mark.slow
-def test_a_process_that_is_frozen_in_a_transaction_keeps_no_row_locked_for_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_process_that_is_frozen_in_a_transaction_keeps_no_row_locked_for_long() -> None:
     RateLimitKey.objects.declare("api", concurrency=1)
     (call,) = in_flight("api")
-    requeue, thaws = finish.requeue, Event()
-
-    def requeue_and_freeze(*args: Any, **options: Any) -> Any:
-        done = requeue(*args, **options)
-        thaws.wait(60)
-        return done
-
-    monkeypatch.setattr(finish, "requeue", requeue_and_freeze)
-    with actors(1) as (frozen,):
-        requeued = frozen.begin(ends.requeue, [InFlight(call_id=call.id, ticket=call.ticket)], Requeue.UNDELIVERED)
-        eventually(lambda: not may_lock(call))
-        eventually(lambda: may_lock(call), within=15)
-        thaws.set()
-        with pytest.raises(DatabaseError) as raised:
-            requeued.result()
-        assert sql.is_unavailable(raised.value), "who thaws tries again"
+    requeue = partial(ends.requeue, [InFlight(call_id=call.id, ticket=call.ticket)], Requeue.UNDELIVERED)
+    assert_thaws(requeue, CallQueue.objects.filter(id=call.id))
     assert CallQueue.objects.get(id=call.id).state == State.DISPATCHED
-    assert ends.requeue([InFlight(call_id=call.id, ticket=call.ticket)], Requeue.UNDELIVERED) == {call.id}
+    assert requeue() == {call.id}
 
 
-def may_lock(call: CallQueue) -> bool:
-    """Return whether no other transaction has a call locked."""
-    with transaction.atomic():
-        return CallQueue.objects.filter(id=call.id).select_for_update(skip_locked=True).exists()
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "work", [partial(heartbeat.mark_stopped, HERE.id), partial(heartbeat.lose_silent, now=END)], ids=["stop", "lose"]
+)
+def test_a_process_that_is_frozen_as_it_marks_a_worker_keeps_its_row_locked_no_longer(
+    work: Callable[[], object],
+) -> None:
+    heartbeat.record(HERE, [])
+    here = Worker.objects.filter(id=HERE.id)
+    assert_thaws(work, here)
+    assert here.filter(stopped_at=None, lost_at=None).exists()
+
+
+@pytest.mark.slow
+def test_a_tick_that_is_frozen_as_it_takes_an_override_off_keeps_its_key_locked_no_longer() -> None:
+    RateLimitKey.objects.declare("api", concurrency=1)
+    api.override("api", concurrency=2, until=timezone.now() + timedelta(hours=1))
+    assert_thaws(partial(control.clear_overrides, now=END), RateLimitKey.objects.filter(name="api"))
+    assert RateLimitKey.objects.filter(override_until__isnull=False).exists()
