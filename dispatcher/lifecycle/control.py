@@ -101,7 +101,7 @@ def block(
         blocked = sql.fetch("block_keys", _Blocked, {"names": list(names), "wait": wait, "now": now})
         for key in blocked:
             becomes[key.name] = {"blocked_until": key.blocked_until}
-            data = {"key": key.name, "until": key.blocked_until.isoformat(), "reason": "blocked"}
+            data = {"key": key.name, "until": key.blocked_until, "reason": "blocked"}
             registered().note_event("rate_limit.dynamic_adjusted", data)
     return [key.id for key in blocked]
 

@@ -6,12 +6,14 @@ is written by the function take (sql/functions/note_limits.sql), the rest from h
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from django.db.models.functions import Now
 
 from dispatcher import sql
 from dispatcher.conf import conf
 from dispatcher.ojs.models import EventLogEntry
+from dispatcher.reports.words import format_time
 
 
 def is_kept() -> bool:
@@ -24,5 +26,8 @@ def note(entries: Sequence[EventLogEntry]) -> None:
     if is_kept():
         for entry in entries:
             entry.call_id, entry.at = entry.data.get("job_id"), Now()
+            entry.data = {
+                name: format_time(value) if isinstance(value, datetime) else value for name, value in entry.data.items()
+            }
         with sql.atomic():
             EventLogEntry.objects.bulk_create(entries)

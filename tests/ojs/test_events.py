@@ -157,6 +157,7 @@ def test_a_limit_that_a_worker_reports_has_an_event_with_its_end(api: Api) -> No
     (adjusted,) = data(events_of(api, "rate_limit.dynamic_adjusted"))
     assert (adjusted["key"], adjusted["reason"]) == ("one", "blocked")
     assert adjusted["until"][:16] == until[:16]
+    assert re.fullmatch(MOMENT, adjusted["until"]), "as all times: UTC, with Z"
 
 
 def test_what_a_limit_drops_has_an_event_with_its_key(api: Api) -> None:
