@@ -92,7 +92,7 @@ def test_a_fetch_of_plain_calls_is_few_statements(monkeypatch: pytest.MonkeyPatc
     asked, ask = list[str](), sql.ask
     monkeypatch.setattr(sql, "ask", lambda name, row, params: (asked.append(name), ask(name, row, params))[1])
     assert len(fetch(count=3)) == 3
-    assert asked == ["fetchable_queues", "take", "fitting_calls", "tune", "read_calls", "read_jobs"]
+    assert asked == ["fetchable_queues", "tune", "take", "fitting_calls", "tune", "read_calls", "read_jobs"]
 
 
 def test_a_fetch_goes_through_its_queues_in_their_order_and_by_priority() -> None:
