@@ -127,6 +127,10 @@ class BatchIn(Body):
     jobs: Annotated[list[JobIn], Field(min_length=1, max_length=10_000)]
 
 
+# What workers send may have more fields: SDKs do (the heartbeat's `hostname`, `pid`, `labels`), and later versions of
+# the spec may add optional ones (ojs-http-binding, section 3.3; ojs-json-format, section 9.2). They are ignored.
+
+
 class FetchIn(Body):
     """A request for jobs of these queues, in this order; `wait_ms`: how long the response may wait for a job."""
 
@@ -190,11 +194,20 @@ class HeartbeatIn(Body):
 
 
 class ProgressIn(Proof, StrictBody):
-    """The progress of a running job, from 0 to 1. No checkpoint is kept, so one is refused."""
+    """The progress of a running job: from 0 to 1, `data`, or both. No checkpoint is kept, so one is refused."""
 
-    progress: Annotated[float, Field(ge=-1e9, le=1e9)]
     message: fields.Text | None = None
     data: dict[str, JsonValue] | None = None
+    progress: Annotated[float | None, Field(ge=-1e9, le=1e9, validate_default=True)] = None
+
+    @field_validator("progress")
+    @classmethod
+    def _is_given_or_data(cls, progress: float | None, given: ValidationInfo) -> float | None:
+        """Refuse a report of neither (ojs-progress, section 5.2)."""
+        if progress is None and given.data.get("data") is None:
+            message = "required where there is no data."
+            raise ValueError(message)
+        return progress
 
 
 class PercentIn(Report, StrictBody):

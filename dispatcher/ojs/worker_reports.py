@@ -31,9 +31,9 @@ class RejectedReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """The progress of a call, from 0 to 1; `content` is JSON text."""
+    """The progress of a call, from 0 to 1, if it is known; `content` is JSON text."""
 
-    progress: float
+    progress: float | None = None
     message: str | None = None
     content: str | None = None
 

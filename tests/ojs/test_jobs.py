@@ -274,6 +274,24 @@ def test_progress_never_goes_back(api: Api) -> None:
     assert (reply["message"], reply["data"], reply["state"]) == ("half", {"row": 2}, "active")
 
 
+def test_a_progress_is_a_number_or_content_or_both_and_each_attempt_has_its_own(api: Api) -> None:
+    job = api.taken(retry={"initial_interval": "PT0S"})
+    path, rows = f"/jobs/{job['id']}/progress", {"data": {"rows": 2}}
+    # Sections 5.2 and 5.3 of ojs-progress.
+    assert field_of(api.ask("PUT", path, {"message": "half"}, status=400)) == "progress"
+    told = api.ask("PUT", path, rows)
+    assert (told["progress"], told["data"]) == (None, rows["data"])
+    assert api.ask("PUT", path, {"progress": 0.5, "message": "half"})["data"] == rows["data"]
+    assert api.ask("PUT", path, rows)["progress"] == 0.5
+    api.nack(job)
+    (again,) = api.fetch()
+    told = api.ask("PUT", path, {"progress": 0.1})
+    assert (told["progress"], told["message"], told["data"]) == (0.1, None, None)
+    assert api.ask("PUT", path, rows)["progress"] == 0.1
+    api.ack(again)
+    assert api.get(path)["progress"] == 1.0
+
+
 def lapsing() -> datetime:
     """Let the lease of the one job that runs end in ten seconds, and return when it ends."""
     ends_at = timezone.now() + timedelta(seconds=10)
@@ -291,6 +309,19 @@ def test_progress_may_be_in_percent_as_the_sdks_send_it(api: Api) -> None:
     assert api.post("/workers/progress", {**sent, "percentage": 100})["progress"] == 1.0
     assert field_of(api.post("/workers/progress", {**sent, "progress": 0.5}, status=400)) == "percentage"
     api.post("/workers/progress", {"job_id": str(uuid4()), "percentage": 1}, status=404)
+
+
+def test_a_worker_may_send_more_than_the_server_reads(api: Api) -> None:
+    """The bodies of workers follow "must ignore" (ojs-json-format, section 9.2; ojs-http-binding, section 3.3)."""
+    api.push()
+    more: Any = {"sent_by_a_later_sdk": {"a": 1}}
+    beat = {"active_jobs": 0, "active_job_ids": [], "hostname": "a", "pid": 7, "queues": ["default"], "concurrency": 10}
+    # As the JavaScript SDK sends it.
+    assert api.post("/workers/heartbeat", {"worker_id": "one", "state": "running", "labels": [], **beat, **more})
+    (job,) = api.fetch(worker_id="one", **more)
+    api.post("/workers/nack", {"job_id": job["id"], "error": {"message": "no", **more}, "requeue": True, **more})
+    api.ack(api.fetch()[0], **more)
+    assert api.get(f"/jobs/{job['id']}")["job"]["state"] == "completed"
 
 
 def test_a_checkpoint_of_a_progress_is_refused_since_it_would_be_lost(api: Api) -> None:

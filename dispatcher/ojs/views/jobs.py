@@ -237,12 +237,13 @@ def _block_time(request: HttpRequest) -> timedelta:
     return timedelta(seconds=min(max(seconds, 0.0), _LONGEST_BLOCK_S))
 
 
-def _record_progress(request: HttpRequest, job_id: str, sent: ProgressIn | PercentIn, reached: float) -> Answer:
+def _record_progress(request: HttpRequest, job_id: str, sent: ProgressIn | PercentIn, reached: float | None) -> Answer:
     call = find_for(request, "fetch", job_id)
     if json_size(sent.data) > MAX_META_BYTES:
         raise Problem(413, "invalid_request", f"data: is larger than {MAX_META_BYTES} bytes.")
     content = None if sent.data is None else json.dumps(sent.data)
-    reported = worker_reports.Progress(progress=min(1.0, max(0.0, reached)), message=sent.message, content=content)
+    bounded = None if reached is None else min(1.0, max(0.0, reached))
+    reported = worker_reports.Progress(progress=bounded, message=sent.message, content=content)
     kept = worker_reports.record_progress(call.id, reported, **proof(sent))
     if isinstance(kept, worker_reports.RejectedReport):
         raise rejected(kept, job_id)

@@ -1,4 +1,5 @@
--- store_progress: store the progress of a running call beside it; it never decreases within an attempt.
+-- store_progress: store the progress of a running call beside it. Within an attempt it never decreases, and what is not
+-- given stays; each attempt begins without any.
 -- No row back means that the call does not run, or that the given ticket, attempt or worker does not hold it. The call
 -- is locked first, as by every step.
 WITH held AS MATERIALIZED (
@@ -20,10 +21,9 @@ SELECT held.id, held.created_at,
                           'attempt', held.attempt, 'updated_at', clock_timestamp())
   FROM held
     ON CONFLICT (call_id) DO UPDATE
-   SET progress = excluded.progress || jsonb_build_object(
-           'progress', GREATEST(%(progress)s::float8,
-                                CASE WHEN job.progress -> 'attempt' = excluded.progress -> 'attempt'
-                                     THEN (job.progress ->> 'progress')::float8 END),
-           'message', COALESCE(%(message)s::text, job.progress ->> 'message'),
-           'data', COALESCE(%(content)s::jsonb, job.progress -> 'data'))
+   SET progress = excluded.progress || CASE WHEN job.progress -> 'attempt' = excluded.progress -> 'attempt' THEN
+           jsonb_build_object(
+               'progress', GREATEST(%(progress)s::float8, (job.progress ->> 'progress')::float8),
+               'message', COALESCE(%(message)s::text, job.progress ->> 'message'),
+               'data', COALESCE(%(content)s::jsonb, job.progress -> 'data')) ELSE '{}' END
 RETURNING job.progress
