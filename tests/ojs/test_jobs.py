@@ -279,14 +279,14 @@ def test_a_progress_is_a_number_or_content_or_both_and_each_attempt_has_its_own(
     path, rows = f"/jobs/{job['id']}/progress", {"data": {"rows": 2}}
     # Sections 5.2 and 5.3 of ojs-progress.
     assert field_of(api.ask("PUT", path, {"message": "half"}, status=400)) == "progress"
-    told = api.ask("PUT", path, rows)
-    assert (told["progress"], told["data"]) == (None, rows["data"])
+    answer = api.ask("PUT", path, rows)
+    assert (answer["progress"], answer["data"]) == (None, rows["data"])
     assert api.ask("PUT", path, {"progress": 0.5, "message": "half"})["data"] == rows["data"]
     assert api.ask("PUT", path, rows)["progress"] == 0.5
     api.nack(job)
     (again,) = api.fetch()
-    told = api.ask("PUT", path, {"progress": 0.1})
-    assert (told["progress"], told["message"], told["data"]) == (0.1, None, None)
+    answer = api.ask("PUT", path, {"progress": 0.1})
+    assert (answer["progress"], answer["message"], answer["data"]) == (0.1, None, None)
     assert api.ask("PUT", path, rows)["progress"] == 0.1
     api.ack(again)
     assert api.get(path)["progress"] == 1.0
