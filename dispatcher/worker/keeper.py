@@ -264,9 +264,11 @@ class Keeper:
         self.wake()
 
     def _part(self, seat: Seat) -> None:
-        """Forget a loop that has left in order, and record the ends that it could not."""
+        """Forget a loop that has left, record the ends that it could not, and give back what a failed one had."""
         self._deaths.record(seat)
         self._forget(seat)
+        if seat.place.take_lost():
+            self._deaths.give_back_lost()
 
     def _forget(self, seat: Seat) -> None:
         with self._lock:

@@ -49,6 +49,8 @@ _LATE_S: Final = 0.05
 """What waits in a batch goes back when a run takes so long."""
 _HANGS_S: Final = 5.0
 """For how long receivers are waited for without a word in the log."""
+_FAILED_S: Final = 1.0
+"""How long the place of a loop that has failed stays empty: a fault that stays fills neither log nor processor."""
 _LAST_READS: Final = 50
 """How often, 0.1 s apart, a process that ends looks whether the main process has read all of its results."""
 _RECYCLE: Final = 0x9B
@@ -326,14 +328,14 @@ def main(index: int, options: Options) -> None:
     loop = _loops[index] = Loop(current_app._get_current_object(), index, trips, shared, options)  # noqa: SLF001
     with _signals(loop) if options.is_forked else nullcontext():
         try:
-            loop.run()
+            _run(loop, index)
+        except Exception:
+            logger.exception("a loop of worker %s failed; another one begins in %g s", options.hostname, _FAILED_S)
+            # Meanwhile the ends that it had are recorded; the keeper gives back what it has not begun.
+            sleep(_FAILED_S)
+            loop.place.hold([])
+            loop.place.end_trip(is_lost=True)
         finally:
-            del _loops[index]
-            if _loops:
-                # Another one records its ends.
-                trips.session.interrupt()
-            else:
-                loop.finish()
             loop.place.leave()
     loop.end()
     if options.is_forked and loop.trips.is_over:
@@ -342,6 +344,18 @@ def main(index: int, options: Options) -> None:
     if loop.is_terminated or loop.is_spent or (options.is_forked and shared.is_orphan):
         # Celery's pool, if there is one, replaces it.
         sys.exit(_RECYCLE)
+
+
+def _run(loop: Loop, index: int) -> None:
+    try:
+        loop.run()
+    finally:
+        del _loops[index]
+        if _loops:
+            # Another one records its ends.
+            loop.trips.session.interrupt()
+        else:
+            loop.finish()
 
 
 def interrupt(index: int, error: BaseException) -> bool:

@@ -367,6 +367,22 @@ def return_its_times(self: Task) -> list[str | None]:
 
 
 @app.task(bind=True)
+def break_its_loop(self: Task) -> None:
+    """Have the loop that runs it, or another one of its process, raise between two calls of its batch."""
+    from dispatcher.worker.loop import Loop  # noqa: PLC0415 -- Django's apps are ready here
+
+    note("run", self)
+    original = Loop._next  # noqa: SLF001 -- nothing else can make it fail
+
+    def fail(_: Loop) -> None:
+        Loop._next = original  # type: ignore[method-assign]  # noqa: SLF001
+        message = "can't start new thread"
+        raise RuntimeError(message)
+
+    Loop._next = fail  # type: ignore[assignment, method-assign]  # noqa: SLF001
+
+
+@app.task(bind=True)
 def leave(self: Task) -> None:
     """End as a command does that calls sys.exit()."""
     note("run", self)

@@ -47,6 +47,19 @@ def all_at_once(calls: list[CallQueue]) -> bool:
     return {(ended(call).state, ended(call).attempt) for call in calls} == {(State.COMPLETED, 1)}
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_a_loop_that_fails_is_reported_and_another_one_begins(processes: Processes, pool: str) -> None:
+    start(processes, "-P", pool, "-c", "2", env=ALONE)
+    short = [Call(sample_tasks.echo, args=["short"], queue=QUEUE)] * 30
+    calls = CallQueue.objects.send_many([*short, Call(sample_tasks.break_its_loop, queue=QUEUE), *short])
+    assert all_at_once(calls), "what waited in its batch goes back"
+    output = processes.stack.children["worker"].output()
+    assert ("ERROR" in output, "can't start new thread" in output) == (True, True)
+    # Where one process runs several, they are at once in it; with prefork each may be in another.
+    count = 2 if pool in {"threads", "gevent"} else 1
+    assert all_at_once(send_many(sample_tasks.wait_for_others, count, count))
+
+
 def test_a_pool_shrinks_by_processes_that_run_nothing(processes: Processes) -> None:
     worker = start(processes, "-c", "3", env=FALLBACK)
     idle(worker, 3)
