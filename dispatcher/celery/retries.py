@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from celery import Task
+from celery import Signature, Task
+from celery.app.task import Context
 from celery.exceptions import MaxRetriesExceededError
 from celery.utils.time import maybe_make_aware
 
@@ -77,19 +78,30 @@ def _changes(
 
 
 def _arguments(task: Task, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the next attempt's arguments as JSON; where only one kind is given the other is kept, as in Celery."""
+    """Return the next attempt's arguments as JSON."""
     if task.name == CALL_DATA_TASK:
         raise CallInvalid("args", "a call that was sent with call_data has no arguments to replace.")
-    given = validate.sequence("args", task.request.args if args is None else args)
-    named = dict(validate.mapping("kwargs", task.request.kwargs if kwargs is None else kwargs) or {})
+    given = None if args is None else validate.sequence("args", args)
+    again = _as_celery(task, given, validate.mapping("kwargs", kwargs))
     if task.typing and (check := getattr(task, "__header__", None)):
-        check(*given, **named)
+        check(*again.args, **again.kwargs)
     texts = {
-        "args": validate.json_text("args", given, has_celerys=True),
-        "kwargs": validate.json_text("kwargs", named, has_celerys=True),
+        "args": validate.json_text("args", again.args, has_celerys=True),
+        "kwargs": validate.json_text("kwargs", again.kwargs, has_celerys=True),
     }
     send.check_size(texts.values())
     return texts
+
+
+def _as_celery(task: Task, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Signature[Any]:
+    """Return what Celery's own retry would send: what it keeps of the other arguments depends on its version."""
+    given = {"args": task.request.args, "kwargs": task.request.kwargs}
+    task.request_stack.push(Context(given, is_eager=True, called_directly=False, retries=-1))
+    try:
+        again: Signature[Any] = Task.retry(task, args, kwargs, throw=False).sig
+    finally:
+        task.request_stack.pop()
+    return again
 
 
 def _expiry(task: Task, expires: object) -> dict[str, Any]:

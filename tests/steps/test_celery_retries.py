@@ -269,6 +269,33 @@ def test_a_retry_replaces_the_arguments_that_it_names(options: Any, args: list[i
 
 
 @pytest.mark.parametrize(
+    "options",
+    [
+        {"args": (8, 9)},
+        {"args": [8, 9, 7]},
+        {"kwargs": {"b": 9}},
+        {"kwargs": {"a": 8, "c": 5}},
+        {"kwargs": {"more": "x"}},
+        {"args": [], "kwargs": {"a": 8, "b": 9}},
+        {"args": [8], "kwargs": {"b": 9}},
+    ],
+    ids=str,
+)
+def test_a_retry_keeps_of_the_other_arguments_what_celerys_own_keeps(options: Any) -> None:
+    behaviours[:] = [retrying(countdown=0, **options), lambda _: "done"]
+    plain = takes.apply(args=[1, 2], kwargs={"c": 3})
+    sent_by_celery = [run[1:] for run in ran]
+    ran.clear()
+    call = sent(takes, args=[1, 2], kwargs={"c": 3})
+    deliver(call)
+    if seen(call).error["type"] != "TypeError":
+        wake(call)
+        deliver(call)
+    assert [run[1:] for run in ran] == sent_by_celery
+    assert (seen(call).state == State.COMPLETED) == plain.successful()
+
+
+@pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"args": [object(), 2]}, "CallInvalid"),
@@ -276,7 +303,7 @@ def test_a_retry_replaces_the_arguments_that_it_names(options: Any, args: list[i
         ({"kwargs": [1]}, "CallInvalid"),
         ({"args": ["x" * 2_000_000, 1, 2], "kwargs": {}}, "CallTooLarge"),
         ({"args": [1], "kwargs": {}}, "TypeError"),
-        ({"kwargs": {"b": 9}}, "TypeError"),
+        ({"args": [7, 8, 9, 10]}, "TypeError"),
         ({"queue": ""}, "CallInvalid"),
         ({"priority": 101}, "CallInvalid"),
         ({"expires": "soon"}, "CallInvalid"),
