@@ -22,11 +22,12 @@ from celery.contrib.django.task import DjangoTask
 from celery.exceptions import Ignore, ImproperlyConfigured, MaxRetriesExceededError, Reject, Retry
 from celery.utils.serialization import raise_with_context
 from celery.worker.request import Request
+from celery.worker.state import task_ready
 from django.db import close_old_connections
 from kombu.exceptions import EncodeError
 
 from dispatcher import api, engine
-from dispatcher.celery import heartbeat, replacement, retries, revoke
+from dispatcher.celery import failures, heartbeat, replacement, retries, revoke
 from dispatcher.conf import is_eager
 from dispatcher.ending import InFlight
 from dispatcher.errors import CallInvalid, FieldInvalid, TaskExited, TicketReplaced
@@ -75,21 +76,26 @@ class DispatchedRequest(Request):
 
     def on_timeout(self, soft: bool, timeout: float) -> None:  # noqa: FBT001 -- Celery's signature
         """End the attempt when the hard time limit has killed its process."""
-        super().on_timeout(soft, timeout)
-        if not soft:
-            heartbeat.running.discard(self)
+        if soft or self.ticket is None:
+            super().on_timeout(soft, timeout)
+        else:
+            logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
             self._lose(TimeLimitExceeded(timeout))
 
-    def on_failure(self, exc_info: ExceptionInfo, *args: Any, **kwargs: Any) -> None:
+    def on_failure(
+        self,
+        exc_info: ExceptionInfo,
+        send_failed_event: bool = True,  # noqa: FBT001, FBT002 -- Celery's signature
+        return_ok: bool = False,  # noqa: FBT001, FBT002 -- the same
+    ) -> None:
         """End the attempt when its process was lost or terminated."""
-        heartbeat.running.discard(self)
         error = getattr(exc_info.exception, "exc", exc_info.exception)
-        is_lost = isinstance(error, WorkerLostError | Terminated | SystemExit)
-        try:
-            super().on_failure(exc_info, *args, **kwargs)
-        finally:
-            if is_lost:
-                self._lose(error)
+        is_cut_off = self.ticket is not None and not return_ok
+        if not is_cut_off or not isinstance(error, (WorkerLostError, SystemExit, TimeLimitExceeded)):
+            heartbeat.running.discard(self)
+            super().on_failure(exc_info, send_failed_event, return_ok)
+        if is_cut_off and isinstance(error, (WorkerLostError, SystemExit, Terminated)):
+            self._lose(error)
 
     def _retry_worker_lost(self, exc: BaseException, exc_info: ExceptionInfo) -> bool:
         """Leave the retry of a lost process (`retry_on_worker_lost`) to the queue, which counts it."""
@@ -97,12 +103,16 @@ class DispatchedRequest(Request):
         return retried
 
     def _lose(self, error: BaseException) -> None:
-        if self.ticket is None:
-            return
-        is_crash = isinstance(error, WorkerLostError)
+        """End the attempt in the database; that is reported then, since another one may follow."""
+        assert self.ticket is not None  # noqa: S101 -- its callers look
+        heartbeat.running.discard(self)
+        task_ready(self)
+        self.acknowledge()
+        logger.error("%r: call %s[%s] was running", error, self.name, self.id)
         gone = InFlight(call_id=UUID(self.id), ticket=self.ticket, claim=self.claim_id)
         what = f"end the attempt of call {self.id}, which keeps its slots until its lease ends"
-        heartbeat.in_background(what, partial(revoke.lose, gone, error, is_crash=is_crash))
+        facts: Any = {"hostname": self.hostname, "send_event": self.send_event}
+        heartbeat.in_background(what, partial(failures.lose, self.task.app, gone, error, **facts))
 
 
 class DispatchedTask(DjangoTask):

@@ -199,7 +199,7 @@ def _state_of(call: _Ended) -> tuple[str, Exception]:
         case _, Reason.FAILED if error.get("type") == TimeLimitExceeded.__name__:
             # Its text is that of its arguments.
             return states.FAILURE, TimeLimitExceeded(*map(float, _NUMBER.findall(error.get("message") or "")))
-        case _, Reason.FAILED | Reason.POISON if error.get("type") == WorkerLostError.__name__:
+        case _, Reason.FAILED | Reason.POISON if error.get("type") in {WorkerLostError.__name__, SystemExit.__name__}:
             return states.FAILURE, WorkerLostError(error.get("message"))
         case _, Reason.FAILED | Reason.POISON:
             return states.FAILURE, WorkerLost(error.get("message") or call.reason)

@@ -4,20 +4,18 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic, sleep
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery
 
 from dispatcher import sql
-from dispatcher.celery import failures, heartbeat, results, revoke
+from dispatcher.celery import failures, heartbeat, results
 from dispatcher.ending import InFlight
 from dispatcher.engine import direct, ends
 from dispatcher.lifecycle import wake
 from dispatcher.lifecycle.finish import Ended
-from dispatcher.models import CallQueue
-from dispatcher.states import State
 from dispatcher.worker.loop import Options
 from dispatcher.worker.pool import Seat
 from dispatcher.worker.shared import Place, Running, Shared, tickets_of
@@ -52,58 +50,41 @@ class Deaths:
     def settle(self, app: Celery, seat: Seat, process: UUID) -> None:
         """Have what a dead process had recorded, or given back; its place may be used again after that."""
         running, held, unrecorded = seat.place.running, seat.place.held, seat.place.ends
-        self._unsettled.update(_tickets(held, unrecorded))
-        error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
-        if running is not None:
-            if seat.reason is not None and running.ticket == seat.reason[0]:
-                error = seat.reason[1]
-            logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
-            self._report(app, running, error)
+        tickets, over = _tickets(held, unrecorded), {each.ticket for each in unrecorded}
+        self._unsettled.update(tickets)
+        lose: Callable[[], object] = partial(results.report_soon, app)
+        if running is not None and running.ticket not in over:
+            over.add(running.ticket)
+            lose = self._loss_of(app, seat, running)
 
         def settle() -> None:
-            self._settle(process, running, held, unrecorded, error)
-            results.report_soon(app)
-            if running is not None and not isinstance(error, Terminated):
-                ended = CallQueue.objects.filter(id=running.call, attempt=running.attempt, state=State.DISCARDED)
-                for call in ended.filter(error__type=type(error).__name__):
-                    failures.report_soon(app, call, error, attempt=running.attempt, hostname=self._options.hostname)
+            _wait_for_session(process)
+            if unrecorded:
+                ends.record(unrecorded)
+            lose()
+            direct.give_back([each for each in held if each[1] not in over])
+            wake.delete([process])
+            self._unsettled.difference_update(tickets)
+            self._give_back_lost()
 
         heartbeat.in_background(f"record what process {seat.pid} had", settle)
 
-    def _report(self, app: Celery, running: Running, error: BaseException) -> None:
-        """Report to monitors, and to receivers of a signal of Celery's, what the process itself could not."""
-        if (task := app.tasks.get(running.task)) is None:
-            return
-        if self._shared.sends_events:
-            self._shared.events.lost(task, running.call, error)
-        if isinstance(error, Terminated):
-            hostname = self._options.hostname
-            failures.revoke_soon(task, running.call, error, attempt=running.attempt, hostname=hostname)
+    def _loss_of(self, app: Celery, seat: Seat, running: Running) -> Callable[[], object]:
+        """Return what ends the attempt that ran, and reports it; a termination is reported at once."""
+        error: BaseException = WorkerLostError(f"process {seat.pid} of the pool has ended")
+        if seat.reason is not None and running.ticket == seat.reason[0]:
+            error = seat.reason[1]
+        logger.error("%s: call %s[%s] was running", repr(error), running.task, running.call)
+        task = app.tasks.get(running.task)
+        facts: Any = {"hostname": self._options.hostname, "send_event": self._shared.sender(task, running.call)}
+        if isinstance(error, Terminated) and task is not None:
+            failures.revoke_soon(task, running.call, error, attempt=running.attempt, **facts)
+        gone = InFlight(call_id=running.call, ticket=running.ticket, claim=running.ticket)
+        return partial(failures.lose, app, gone, error, **facts)
 
     def _record(self, unrecorded: list[Ended]) -> None:
         ends.record(unrecorded)
         self._unsettled.difference_update(each.ticket for each in unrecorded)
-
-    def _settle(
-        self,
-        process: UUID,
-        running: Running | None,
-        held: list[tuple[UUID, UUID]],
-        unrecorded: list[Ended],
-        error: BaseException,
-    ) -> None:
-        _wait_for_session(process)
-        if unrecorded:
-            ends.record(unrecorded)
-        if running is not None and all(each.ticket != running.ticket for each in unrecorded):
-            is_crash = isinstance(error, WorkerLostError)
-            gone = InFlight(call_id=running.call, ticket=running.ticket, claim=running.ticket)
-            revoke.lose(gone, error, is_crash=is_crash)
-        over = {each.ticket for each in unrecorded} | ({running.ticket} if running is not None else set())
-        direct.give_back([each for each in held if each[1] not in over])
-        wake.delete([process])
-        self._unsettled.difference_update(_tickets(held, unrecorded))
-        self._give_back_lost()
 
     def _give_back_lost(self) -> None:
         """Give back what trips have started that no loop has: their answers were lost."""

@@ -11,9 +11,7 @@ import select
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
-from uuid import UUID
 
-from billiard.exceptions import Terminated
 from celery import Task
 from celery.app.trace import TraceInfo
 from celery.events import EventDispatcher
@@ -71,14 +69,6 @@ class EventPipe:
             error = info.retval.exc if is_retry else info.retval
             kind = "task-retried" if is_retry else "task-failed"
             self.send(kind, task, request, exception=saferepr(error), traceback=str(getattr(result, "traceback", "")))
-
-    def lost(self, task: Task, call: UUID, error: BaseException) -> None:
-        """Write that a call was cut off: its process could not write it, or the tracer came to no end."""
-        request = {"id": str(call)}
-        if isinstance(error, Terminated):
-            self.send("task-revoked", task, request, terminated=True, signum=str(error), expired=False)
-        else:
-            self.send("task-failed", task, request, exception=saferepr(error), traceback="")
 
     def end(self) -> None:
         """Let the thread end that sends the events."""

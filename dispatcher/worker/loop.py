@@ -238,16 +238,14 @@ class Loop:
     def _cut_off(self, run: Run, error: BaseException) -> Ending:
         """Return the end of an attempt that the tracer has not ended, and report it as Celery does."""
         started, task = run.start, self.app.tasks[run.start.call.task]
-        facts: Any = {"attempt": started.attempt, "hostname": self.options.hostname}
-        if self.shared.sends_events:
-            self.shared.events.lost(task, started.call.id, error)
+        sender = self.shared.sender(task, started.call.id)
+        facts: Any = {"attempt": started.attempt, "hostname": self.options.hostname, "send_event": sender}
         self._has_result_due = True
         if isinstance(error, Terminated):
             failures.revoke_soon(task, started.call.id, error, **facts)
             return ending.terminated(error, attempt=started.attempt)
         end = run.failed(error)
-        if end.state is State.DISCARDED:
-            failures.report(self.app, started.call, error, **facts)
+        failures.report(self.app, started.call, error, is_last=end.state is State.DISCARDED, **facts)
         return end
 
     @contextmanager

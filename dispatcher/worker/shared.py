@@ -8,13 +8,15 @@ import mmap
 import os
 import pickle
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from time import monotonic, sleep
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
+
+from celery import Task
 
 from dispatcher.lifecycle.finish import Ended
 from dispatcher.worker.events import EventPipe
@@ -282,6 +284,15 @@ class Shared:
     @sends_events.setter
     def sends_events(self, sends: bool) -> None:
         self._memory[_QUEUES - 1] = sends
+
+    def sender(self, task: Task | None, call: UUID) -> Callable[..., None]:
+        """Return what writes an event of a call, while a monitor listens: its kind, and its fields."""
+
+        def send_event(kind: str, **fields: Any) -> None:
+            if self.sends_events and task is not None:
+                self.events.send(kind, task, {"id": str(call)}, **fields)
+
+        return send_event
 
     def ask_to_leave(self, count: int) -> None:
         """Ask so many loops to leave: the first that have ended their calls."""

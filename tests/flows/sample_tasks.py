@@ -18,7 +18,7 @@ from typing import Any
 from billiard import current_process
 from celery import Celery, Task, signals
 from celery.app.task import Context
-from celery.exceptions import Reject, SoftTimeLimitExceeded
+from celery.exceptions import Reject, Retry, SoftTimeLimitExceeded
 from celery.worker import state
 from django.db import DatabaseError, transaction
 
@@ -81,6 +81,14 @@ def note_failure(sender: Task, task_id: str, exception: BaseException, **_: Any)
     if "FLOWS_NOTES" in os.environ:
         request = SimpleNamespace(id=task_id, retries=None, hostname=current_process().name)
         note(f"failed: {type(exception).__name__}", SimpleNamespace(name=sender.name, request=request))
+
+
+@signals.task_retry.connect
+def note_retry(sender: Task, request: Context, reason: Retry, **_: Any) -> None:
+    """Note that a task is tried again, why, and where the receivers learn of it."""
+    if "FLOWS_NOTES" in os.environ:
+        request = SimpleNamespace(id=request.id, retries=request.retries, hostname=current_process().name)
+        note(f"retried: {type(reason.exc).__name__}", SimpleNamespace(name=sender.name, request=request))
 
 
 @signals.celeryd_init.connect
@@ -246,6 +254,12 @@ def die(self: Task, times: int) -> str:
     if self.request.retries < times:
         os.kill(os.getpid(), signal.SIGKILL)
     return "alive"
+
+
+@app.task(bind=True, retry_on_worker_lost=True, default_retry_delay=2)
+def die_and_be_retried(self: Task, times: int) -> str:
+    """Do the same, and let Celery try it again."""
+    return str(die.run.__func__(self, times))
 
 
 @app.task(bind=True)

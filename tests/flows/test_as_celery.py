@@ -66,6 +66,30 @@ def test_what_fails_ends_as_with_celery(processes: Processes, result_of: Callabl
         assert ended(call).state == "discarded"
 
 
+@by_both
+def test_what_is_cut_off_and_tried_again_is_a_retry_as_with_celery(
+    processes: Processes, result_of: Callable[[Any], AsyncResult]
+) -> None:
+    def reports_of(sent: Any, error: str) -> set[tuple[str, int, str]]:
+        eventually(lambda: result_of(sent).state == states.RETRY)
+        assert type(result_of(sent).result).__name__ == error
+        assert result_of(sent).get(timeout=20) in {"alive", "in time"}
+        lines = [line for line in processes.lines_of(sent.id) if line["what"].startswith(("failed", "retried"))]
+        return {(line["what"], line["retries"], line["worker"]) for line in lines}
+
+    def as_call(task: Task) -> CallQueue:
+        retry = {"max_attempts": 2, "initial_interval": 2, "jitter": False}
+        return CallQueue.objects.send(task.s(1).set(queue=QUEUE), retry=retry)
+
+    plain = sample_tasks.die_and_be_retried.s(1).set(queue=QUEUE).apply_async()
+    as_celery = reports_of(plain, "WorkerLostError")
+    assert as_celery == {("retried: WorkerLostError", 0, "MainProcess")}
+    assert reports_of(as_call(sample_tasks.die_and_be_retried), "WorkerLostError") == as_celery
+    # Celery itself does not try such a task again.
+    late = as_call(sample_tasks.outstay)
+    assert reports_of(late, "TimeLimitExceeded") == {("retried: TimeLimitExceeded", 0, "MainProcess")}
+
+
 @directly
 @pytest.mark.parametrize("result_of", ["prefork", "gevent"], indirect=True)
 def test_what_is_terminated_cleans_up_and_is_revoked(

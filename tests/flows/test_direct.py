@@ -465,6 +465,9 @@ def test_monitors_see_what_loops_run(processes: Processes) -> None:
         for call, end in ends.items():
             eventually(lambda call=call: len(kinds_of(call)) == 3)
             assert kinds_of(call) == ["task-received", "task-started", f"task-{end}"]
+        again = send(sample_tasks.die, 1)
+        kinds = ("received", "started", "retried", "received", "started", "succeeded")
+        eventually(lambda: kinds_of(again) == [f"task-{kind}" for kind in kinds])
         ended_by_hand = running(send(sample_tasks.nap, 60, **once))
         sample_tasks.app.control.revoke(str(ended_by_hand.id), terminate=True, destination=[worker.name])
         eventually(lambda: kinds_of(ended_by_hand) == ["task-received", "task-started", "task-revoked"])

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from time import sleep
 from typing import Any
+from unittest.mock import Mock
+from uuid import uuid4
 
 import pytest
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -16,10 +18,12 @@ from django.utils import timezone
 from pytest_django import Settings
 
 from dispatcher import api, engine, tasks
-from dispatcher.celery import results
-from dispatcher.ending import error_of
+from dispatcher.celery import failures, results
+from dispatcher.ending import InFlight, completed, error_of
+from dispatcher.engine import ends
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import claim, schedule
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, Queue, ResultCursor
 from project.processes import free_port
 from tests.builders import SECOND, committed, held, key, ticket_of
@@ -218,17 +222,28 @@ def test_a_sender_that_waits_at_a_queue_of_its_own_gets_the_end(settings: Any) -
         result.get(timeout=10)
 
 
-@pytest.mark.parametrize("error", [WorkerLostError("gone"), TimeLimitExceeded(1)])
+@pytest.mark.parametrize("error", [WorkerLostError("gone"), TimeLimitExceeded(1), SystemExit(1)])
 @pytest.mark.parametrize("delivery", ["direct", "broker"])
-def test_a_call_whose_process_was_killed_has_failed_where_celery_did_not_see_it(
-    delivery: str, error: Exception
-) -> None:
+def test_a_call_whose_process_was_killed_has_failed(delivery: str, error: BaseException) -> None:
     call = sent(queue="mail")
     Queue.objects.update_or_create(name="mail", defaults={"delivery": delivery})
     ended = {"state": "discarded", "reason": "failed", "finished_at": timezone.now()}
     CallQueue.objects.filter(id=call.id).update(**ended, error=error_of(error, 1))
-    assert results.report() == (delivery == "direct")
-    assert result_of(call).state == (states.FAILURE if delivery == "direct" else states.PENDING)
+    assert results.report() == 1
+    assert result_of(call).state == states.FAILURE
+
+
+def test_a_call_whose_process_was_lost_before_celery_had_its_result_does_not_stay_pending(app: Celery) -> None:
+    call = CallQueue.objects.send("tests.kept")
+    claim_id = uuid4()
+    gone = InFlight(call_id=call.id, ticket=ticket_of(CallQueue.objects.get(id=call.id)), claim=claim_id)
+    claim.claim(gone.call_id, gone.ticket, claim_id=claim_id)
+    end = Ended(call_id=gone.call_id, ticket=gone.ticket, claim_id=claim_id, ending=completed("done"))
+    assert ends.record([end])
+    for _ in range(2):
+        failures.lose(app, gone, WorkerLostError("gone"), hostname="here", send_event=Mock())
+        eventually(lambda: result_of(call).state == states.FAILURE)
+    assert CallQueue.objects.get(id=call.id).state == "completed"
 
 
 @pytest.mark.parametrize(

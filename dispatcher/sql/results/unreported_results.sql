@@ -1,6 +1,5 @@
 -- unreported_results: calls that ended without a word of Celery's: cancelled, expired, dropped, poison or lost, in the
 -- order in which they ended, after a place in that order and before a time. Relies on the index call_ended.
--- Where a message brought a call, Celery itself reports that its process was killed.
 SELECT {{message_columns(ended)}}, ended.state, ended.reason, ended.error, ended.finished_at
   FROM unnest(ARRAY['cancelled', 'discarded']) AS known (state)
  CROSS JOIN LATERAL (
@@ -9,9 +8,9 @@ SELECT {{message_columns(ended)}}, ended.state, ended.reason, ended.error, ended
         WHERE call.state = known.state
           AND call.finished_at >= %(after)s::timestamptz AND call.finished_at < %(until)s::timestamptz
           AND (call.finished_at, call.id) > (%(after)s::timestamptz, %(after_id)s::uuid)
-          AND (call.state = 'cancelled' OR call.reason <> 'failed' OR call.error ->> 'type' = 'WorkerLost'
-               OR call.error ->> 'type' IN ('WorkerLostError', 'TimeLimitExceeded', 'Terminated')
-                  AND {{queue_delivery(call.queue)}} = 'direct')
+          AND (call.state = 'cancelled' OR call.reason <> 'failed'
+               OR call.error ->> 'type' IN
+                  ('WorkerLost', 'WorkerLostError', 'TimeLimitExceeded', 'Terminated', 'SystemExit'))
         ORDER BY call.finished_at, call.id
         LIMIT %(most)s::int) AS ended
  ORDER BY ended.finished_at, ended.id
