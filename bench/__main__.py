@@ -51,14 +51,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="measure little: for development, not for a verdict")
     parser.add_argument("--write", action="store_true", help="write the table to docs/explanation/benchmarks.md")
     parser.add_argument("--only", metavar="TEXT", default="", help="of trips: only figures whose name has this in it")
-    parser.add_argument("--waiting", metavar="N", type=int, default=20_000, help="of trips: how many calls wait")
     parser.add_argument("--functions", action="store_true", help="of trips: show the functions that cost most")
     asked = parser.parse_args()
     if unknown := sorted(set(asked.names) - set(GROUPS)):
         parser.error(f"{unknown[0]!r} is not one of {', '.join(GROUPS)}")
     effort = QUICK if asked.quick else FULL
     with embedded(name="bench") as services, _ready(services, effort) as ready:
-        bench = replace(ready, only=asked.only, waiting=asked.waiting, shows_functions=asked.functions)
+        bench = replace(ready, only=asked.only, shows_functions=asked.functions)
         report = Report(console(160), RESULT)
         for name in asked.names or TABLE:
             _measure(name, report, bench)

@@ -118,8 +118,6 @@ class Bench:
     """The third party; its address is in the environment."""
     only: str = ""
     """What the names of the figures have in them that are measured, of trips."""
-    waiting: int = 20_000
-    """How many calls wait beside a trip."""
     shows_functions: bool = False
     """Whether the functions that a trip spends most in are printed."""
 

@@ -2,7 +2,7 @@
 
 `python -m bench --only "three keys" trips` measures the figures whose names have this in them; with --functions each is
 followed by the functions that it spent most in (their own wall time, from a run of its own: the clock costs, too).
---waiting says how many calls wait. The bounds are milliseconds, so the ratio is by how much of its bound a trip is.
+The bounds are milliseconds, so the ratio is by how much of its bound a trip is.
 """
 
 import multiprocessing
@@ -42,6 +42,8 @@ SETTLE_S: Final = 0.002
 """How long a process of the server may work on after its answer."""
 CALLS: Final = 10_000
 """Calls under a snapshot that is held."""
+WAITING: Final = 20_000
+"""Calls that wait beside a trip."""
 CONNECTIONS: Final = 8
 SECONDS: Final = 3.0
 """How long connections take side by side."""
@@ -81,7 +83,7 @@ class Scene:
     """Starts of each key, from before its window until now."""
 
 
-def _scenes(waiting: int) -> Iterator[Scene]:
+def _scenes() -> Iterator[Scene]:
     one = Scene(name="one key", bound=0.7)
     three = Scene(name="three keys of all kinds, with costs", bound=0.85, keys=ALL, lanes=[[*ALL]], costs=[1, 2, 3])
     own = {f"k{number}": ROOM for number in range(24)}
@@ -102,13 +104,13 @@ def _scenes(waiting: int) -> Iterator[Scene]:
     yield replace(one, name="one key of concurrency 1, 10,000 lanes parked on it", keys=alone, parked=10_000)
     full = {"a": {"concurrency": MANY}}
     yield Scene(name="one key, 16 calls, 10,000 lanes parked on it", bound=0.081, keys=full, parked=10_000, calls=MANY)
-    yield replace(one, name=f"one key, {waiting:,} waiting calls")
+    yield replace(one, name=f"one key, {WAITING:,} waiting calls")
 
 
 def trips(bench: Bench) -> Iterator[Figure]:
     """Measure trips in each scene, then under a snapshot, side by side, and a send."""
     Queue.objects.update_or_create(name=fixtures.QUEUE, defaults={"delivery": Delivery.DIRECT})
-    for scene in _scenes(bench.waiting):
+    for scene in _scenes():
         if bench.only in scene.name:
             yield _trips(scene, bench)
     for name, bound, is_sent in (("one hot lane", 1.5, False), ("a lane that sleeps between calls", 2.0, True)):
@@ -201,7 +203,7 @@ def _make(scene: Scene, waiting: int) -> None:
 
 def _trips(scene: Scene, bench: Bench) -> Figure:
     """Return the median of what a trip costs in a scene, or of a call's part of it."""
-    _make(scene, bench.waiting)
+    _make(scene, WAITING)
     backend, worker = Backend(), Worker(scene.calls)
     backend.during(worker, WARM)
     count = bench.effort.calls(TRIPS)

@@ -175,17 +175,16 @@ def valkey(run_dir: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def own_database(server_url: str, suffix: str, *, keeps: bool = False) -> Iterator[str]:
-    """Have an empty database beside the one that is given; yield its address. It is dropped, unless `keeps`."""
+def own_database(server_url: str, suffix: str) -> Iterator[str]:
+    """Have an empty database beside the one that is given; yield its address. It is dropped."""
     given = urlsplit(server_url)
     name = f"{given.path.removeprefix('/')}_{suffix}"
     create_database(server_url, name, replace=True)
     try:
         yield given._replace(path=f"/{name}").geturl()
     finally:
-        if not keeps:
-            with psycopg.connect(server_url, autocommit=True) as connection:
-                _drop(connection, name)
+        with psycopg.connect(server_url, autocommit=True) as connection:
+            _drop(connection, name)
 
 
 def _drop(connection: psycopg.Connection[Any], name: str) -> None:

@@ -53,15 +53,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"of {', '.join(NAMES)}; all of them by default")
     parser.add_argument("--quick", action="store_true", help="a tenth of the size, and fewer samples")
     parser.add_argument("--match", metavar="TEXT", default="", help="measure only figures whose name has this in it")
-    parser.add_argument("--seconds", metavar="S", type=float, help="how long the samples of one comparison take")
-    parser.add_argument("--log", metavar="MS", type=int, help="statements from so many milliseconds on go to the log")
     asked = parser.parse_args()
-    if asked.log is not None:
-        os.environ["SCALE_LOG"] = str(asked.log)
     if unknown := sorted(set(asked.names) - set(NAMES)):
         parser.error(f"{unknown[0]!r} is not one of {', '.join(NAMES)}")
     effort = QUICK if asked.quick else FULL
-    effort = replace(effort, seconds=asked.seconds or effort.seconds)
     with embedded(name="scale") as services, _ready(services.database_url, effort) as databases:
         report = Report(console(160), RESULT)
         for name in asked.names or NAMES:

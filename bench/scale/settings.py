@@ -10,11 +10,8 @@ from project.settings import DATABASES, INSTALLED_APPS
 
 LIMIT_MS = int(float(os.environ["SCALE_LIMIT"]) * 1_000)
 DATABASES["large"] = {**DATABASES["default"], **dj_database_url.parse(os.environ["SCALE_LARGE_URL"], conn_max_age=600)}
-OPTIONS = f"-c statement_timeout={LIMIT_MS}"
-if slow := os.environ.get("SCALE_LOG"):
-    OPTIONS += f" -c log_min_duration_statement={slow}"
 for database in DATABASES.values():
-    database["OPTIONS"] = {**database["OPTIONS"], "options": OPTIONS}
+    database["OPTIONS"] = {**database["OPTIONS"], "options": f"-c statement_timeout={LIMIT_MS}"}
 DATABASE_ROUTERS = ["dispatcher.routers.DispatcherRouter"]
 INSTALLED_APPS = [*INSTALLED_APPS, "bench.scale"]
 ALLOWED_HOSTS = ["*"]

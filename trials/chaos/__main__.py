@@ -36,7 +36,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m trials.chaos", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--seed", type=int, default=SEED, help="of the schedule of faults (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="for which faults strike (default %(default)s)")
-    parser.add_argument("--keep", action="store_true", help="leave the database of the run, if it is not embedded")
     kinds = f"only these: {', '.join(KINDS)}"
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS), metavar="kind", help=kinds)
     add_delivery(parser)
@@ -53,7 +52,7 @@ def run(asked: argparse.Namespace, console: Console) -> int:
     console.print("Starting the servers that are not given ...")
     with (
         embedded(name="chaos") as services,
-        servers(services, run=name, keeps=asked.keep) as own,
+        servers(services, run=name) as own,
         Stack(services.run_dir, env=environment(own, services.run_dir)) as stack,
     ):
         faults = plan(asked.seed, seconds, can_stop=own.can_stop, kinds=asked.kinds)

@@ -88,9 +88,9 @@ class Servers:
 
 
 @contextmanager
-def servers(services: Services, *, run: str, keeps: bool = False) -> Iterator[Servers]:
-    """Have a database of the run's own beside the one that is given, and the proxies; `keeps` leaves the database."""
-    with own_database(services.database_url, "chaos", keeps=keeps) as own:
+def servers(services: Services, *, run: str) -> Iterator[Servers]:
+    """Have a database of the run's own beside the one that is given, and the proxies."""
+    with own_database(services.database_url, "chaos") as own:
         database, broker = Proxy(own), Proxy(services.broker_url)
         try:
             yield Servers(services=services, run=run, database_url=own, database=database, broker=broker)

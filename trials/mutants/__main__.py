@@ -48,15 +48,11 @@ def main() -> int:
     """Plant the faults that are asked for; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m trials.mutants", description=(__doc__ or "").partition(":")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="a rule, or a rule and a place (default: all)")
-    parser.add_argument("--list", action="store_true", help="only list the names")
     asked = parser.parse_args()
     known = read()
     faults = [each for each in known if not asked.names or {each.name, each.rule} & {*asked.names}]
     if unknown := {*asked.names} - {each.name for each in known} - {each.rule for each in known}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    if asked.list:
-        print("\n".join(each.name for each in faults))
-        return 0
     if misplaced := [text for each in faults for text in each.misplaced(ROOT)]:
         print("\n".join(misplaced))
         return 2
