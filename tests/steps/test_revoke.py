@@ -109,9 +109,11 @@ def test_a_call_that_runs_goes_on_and_is_not_tried_again(broker: Broker) -> None
     assert not Slot.objects.exists()
 
 
-@pytest.mark.parametrize("order", ["command first", "loss first"])
-def test_a_call_that_is_terminated_is_cancelled_at_once(broker: Broker, order: str) -> None:
-    call = sent()
+@pytest.mark.parametrize(
+    ("order", "retry"), [("command first", None), ("loss first", None), ("command first", {"max_attempts": 1})]
+)
+def test_a_call_that_is_terminated_is_cancelled_at_once(broker: Broker, order: str, retry: Any) -> None:
+    call = sent(retry=retry)
     request = request_of(broker, call)
     begin(call, request)
     if order == "command first":
@@ -119,15 +121,6 @@ def test_a_call_that_is_terminated_is_cancelled_at_once(broker: Broker, order: s
     request.on_failure(info(Terminated(15)))
     if order == "loss first":
         command(broker, call, terminate=True)
-    assert (seen(call).state, seen(call).error["type"]) == (State.CANCELLED, "Terminated")
-
-
-def test_a_call_that_is_terminated_in_its_last_attempt_is_cancelled_too(broker: Broker) -> None:
-    call = sent(retry={"max_attempts": 1})
-    request = request_of(broker, call)
-    begin(call, request)
-    command(broker, call, terminate=True)
-    request.on_failure(info(Terminated(15)))
     assert (seen(call).state, seen(call).error["type"]) == (State.CANCELLED, "Terminated")
 
 
