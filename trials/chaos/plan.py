@@ -1,7 +1,7 @@
 """What strikes when: a pure function of the seed, the time there is, and which servers may be stopped."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Flag, auto
 from random import Random
 
@@ -34,8 +34,8 @@ class Needs(Flag):
 class Kind:
     """One kind of fault: whom it strikes, how long it lasts, and how long who was struck is then left in peace."""
 
-    words: str
-    targets: Sequence[str]
+    words: str = field(kw_only=False)
+    targets: Sequence[str] = field(kw_only=False)
     seconds: tuple[float, float] = (0.0, 0.0)
     peace: float = 5.0
     needs: Needs = Needs.NOTHING
@@ -58,59 +58,49 @@ class Fault:
 
 
 KINDS = {
-    "worker_killed": Kind(words="killed with its children", targets=WORKERS, peace=10.0),
-    "worker_killed_at_start": Kind(words="killed between claim and run", targets=WORKERS, peace=10.0),
-    "main_killed": Kind(words="killed without its children", targets=WORKERS, peace=10.0),
+    "worker_killed": Kind("killed with its children", WORKERS, peace=10.0),
+    "worker_killed_at_start": Kind("killed between claim and run", WORKERS, peace=10.0),
+    "main_killed": Kind("killed without its children", WORKERS, peace=10.0),
     "main_frozen": Kind(
-        words="frozen without its children past its leases, thawed", targets=WORKERS, seconds=PAST_LEASES, peace=10.0
+        "frozen without its children past its leases, thawed", WORKERS, seconds=PAST_LEASES, peace=10.0
     ),
-    "child_killed": Kind(words="one child killed", targets=WORKERS, peace=3.0),
-    "child_killed_as_notified": Kind(words="one idle child killed as it was notified", targets=WORKERS, peace=3.0),
-    "child_killed_at_start": Kind(words="one child killed between start and run", targets=WORKERS, peace=3.0),
-    "child_killed_at_end": Kind(words="one child killed between run and record", targets=WORKERS, peace=3.0),
-    "child_frozen": Kind(words="one child frozen, thawed", targets=WORKERS, seconds=PAST_LEASES, peace=3.0),
-    "worker_frozen": Kind(words="frozen past its leases, thawed", targets=WORKERS, seconds=PAST_LEASES, peace=10.0),
-    "worker_frozen_at_start": Kind(
-        words="frozen between claim and run, thawed", targets=WORKERS, seconds=PAST_LEASES, peace=10.0
-    ),
-    "worker_warm_shutdown": Kind(words="shut down (warm)", targets=WORKERS, peace=10.0),
-    "worker_cold_shutdown": Kind(words="shut down (cold)", targets=WORKERS, peace=10.0),
-    "dispenser_killed": Kind(words="killed", targets=DISPENSERS, needs=Needs.MESSAGES),
-    "dispenser_killed_publishing": Kind(
-        words="killed between commit and publish", targets=DISPENSERS, needs=Needs.MESSAGES
-    ),
-    "sender_killed": Kind(words="killed", targets=SENDERS),
-    "sender_killed_waking": Kind(words="killed between commit and wake", targets=SENDERS),
-    "sender_killed_publishing": Kind(words="killed between commit and publish", targets=SENDERS, needs=Needs.MESSAGES),
-    "beat_killed": Kind(words="killed", targets=BEATS, needs=Needs.MESSAGES),
-    "messages_lost": Kind(words="emptied: all messages lost", targets=("broker",), peace=3.0, needs=Needs.MESSAGES),
+    "child_killed": Kind("one child killed", WORKERS, peace=3.0),
+    "child_killed_as_notified": Kind("one idle child killed as it was notified", WORKERS, peace=3.0),
+    "child_killed_at_start": Kind("one child killed between start and run", WORKERS, peace=3.0),
+    "child_killed_at_end": Kind("one child killed between run and record", WORKERS, peace=3.0),
+    "child_frozen": Kind("one child frozen, thawed", WORKERS, seconds=PAST_LEASES, peace=3.0),
+    "worker_frozen": Kind("frozen past its leases, thawed", WORKERS, seconds=PAST_LEASES, peace=10.0),
+    "worker_frozen_at_start": Kind("frozen between claim and run, thawed", WORKERS, seconds=PAST_LEASES, peace=10.0),
+    "worker_warm_shutdown": Kind("shut down (warm)", WORKERS, peace=10.0),
+    "worker_cold_shutdown": Kind("shut down (cold)", WORKERS, peace=10.0),
+    "dispenser_killed": Kind("killed", DISPENSERS, needs=Needs.MESSAGES),
+    "dispenser_killed_publishing": Kind("killed between commit and publish", DISPENSERS, needs=Needs.MESSAGES),
+    "sender_killed": Kind("killed", SENDERS),
+    "sender_killed_waking": Kind("killed between commit and wake", SENDERS),
+    "sender_killed_publishing": Kind("killed between commit and publish", SENDERS, needs=Needs.MESSAGES),
+    "beat_killed": Kind("killed", BEATS, needs=Needs.MESSAGES),
+    "messages_lost": Kind("emptied: all messages lost", ("broker",), peace=3.0, needs=Needs.MESSAGES),
     "messages_repeated": Kind(
-        words="messages delivered again, of ended calls too", targets=("broker",), peace=1.0, needs=Needs.MESSAGES
+        "messages delivered again, of ended calls too", ("broker",), peace=1.0, needs=Needs.MESSAGES
     ),
-    "broker_cut": Kind(words="unreachable", targets=("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.MESSAGES),
-    "broker_silent": Kind(words="silent", targets=("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.MESSAGES),
-    "broker_restarted": Kind(
-        words="stopped, back empty", targets=("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.BROKER
-    ),
-    "database_cut": Kind(words="unreachable", targets=("database",), seconds=(1.0, 4.0), peace=4.0),
-    "database_cut_long": Kind(words="unreachable past the leases", targets=("database",), seconds=PAST_LEASES),
-    "database_silent": Kind(words="silent", targets=("database",), seconds=(1.0, 4.0), peace=4.0),
-    "database_silent_long": Kind(words="silent past the leases", targets=("database",), seconds=PAST_LEASES),
+    "broker_cut": Kind("unreachable", ("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.MESSAGES),
+    "broker_silent": Kind("silent", ("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.MESSAGES),
+    "broker_restarted": Kind("stopped, back empty", ("broker",), seconds=(2.0, 5.0), peace=4.0, needs=Needs.BROKER),
+    "database_cut": Kind("unreachable", ("database",), seconds=(1.0, 4.0), peace=4.0),
+    "database_cut_long": Kind("unreachable past the leases", ("database",), seconds=PAST_LEASES),
+    "database_silent": Kind("silent", ("database",), seconds=(1.0, 4.0), peace=4.0),
+    "database_silent_long": Kind("silent past the leases", ("database",), seconds=PAST_LEASES),
     "database_answers_lost": Kind(
-        words="its answers lost, and the connections with them", targets=("database",), seconds=(0.5, 2.0), peace=3.0
+        "its answers lost, and the connections with them", ("database",), seconds=(0.5, 2.0), peace=3.0
     ),
-    "database_disconnected": Kind(words="all connections ended", targets=("database",), peace=3.0),
+    "database_disconnected": Kind("all connections ended", ("database",), peace=3.0),
     "database_restarted_fast": Kind(
-        words="restarted (fast)", targets=("database",), seconds=(0.5, 2.0), peace=4.0, needs=Needs.DATABASE
+        "restarted (fast)", ("database",), seconds=(0.5, 2.0), peace=4.0, needs=Needs.DATABASE
     ),
     "database_restarted_immediate": Kind(
-        words="restarted (immediate, a crash)",
-        targets=("database",),
-        seconds=(0.5, 2.0),
-        peace=4.0,
-        needs=Needs.DATABASE,
+        "restarted (immediate, a crash)", ("database",), seconds=(0.5, 2.0), peace=4.0, needs=Needs.DATABASE
     ),
-    "long_transaction": Kind(words="a transaction held open", targets=("horizon",), seconds=(8.0, 15.0), peace=5.0),
+    "long_transaction": Kind("a transaction held open", ("horizon",), seconds=(8.0, 15.0), peace=5.0),
 }
 """Every kind of fault. A target is a process of the trial, or what a server is for."""
 
