@@ -19,9 +19,11 @@ ALTER TABLE dispatcher_ojs_job ADD CONSTRAINT job_is_of_a_call
 ENDS = """
 CREATE FUNCTION dispatcher_ojs_mark_end() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF NOT EXISTS (SELECT FROM dispatcher_ojs_job
+                    WHERE call_id = NEW.id AND (unique_key IS NOT NULL OR envelope ? 'workflow')) THEN
+        RETURN NEW;
+    END IF;
     IF NEW.finished_at IS NOT NULL AND (NEW.state <> 'cancelled' OR OLD.is_revoked)
-       AND EXISTS (SELECT FROM dispatcher_ojs_job
-                    WHERE call_id = NEW.id AND (unique_key IS NOT NULL OR envelope ? 'workflow'))
        AND (NOT EXISTS (SELECT FROM dispatcher_ojs_job WHERE call_id = NEW.id FOR NO KEY UPDATE SKIP LOCKED)
             OR (EXISTS (SELECT FROM dispatcher_ojs_part WHERE call = NEW.id AND outcome = 'open')
                 AND NOT EXISTS (SELECT FROM dispatcher_ojs_part
@@ -30,10 +32,8 @@ BEGIN
     END IF;
     UPDATE dispatcher_ojs_job
        SET ended_at = NEW.finished_at, outcome = CASE WHEN NEW.finished_at IS NULL THEN 'open' ELSE NEW.state END
-     WHERE call_id = NEW.id AND (unique_key IS NOT NULL OR envelope ? 'workflow');
-    IF FOUND THEN
-        UPDATE dispatcher_ojs_part SET ended_at = NEW.finished_at WHERE call = NEW.id AND outcome = 'open';
-    END IF;
+     WHERE call_id = NEW.id;
+    UPDATE dispatcher_ojs_part SET ended_at = NEW.finished_at WHERE call = NEW.id AND outcome = 'open';
     RETURN NEW;
 END $$;
 CREATE TRIGGER dispatcher_ojs_mark_end BEFORE UPDATE OF finished_at ON dispatcher_callqueue
