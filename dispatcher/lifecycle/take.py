@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
+from operator import attrgetter
 from time import monotonic
 from typing import Any, Final
 from uuid import UUID
@@ -174,6 +175,8 @@ class Row:
     freed: list[int] | None
     is_full: bool | None
     at: datetime
+    turn: int | None
+    """In which order calls start."""
 
 
 def take(
@@ -209,7 +212,7 @@ def take(
     asked_at = monotonic()
     rows = sql.fetch("take", Row, params)
     last = rows.pop()
-    started = [row for row in rows if row.fate is None]
+    started = sorted((row for row in rows if row.turn is not None), key=attrgetter("turn"))
     taker.turns.note(row.queue or "" for row in started if row.state == State.ACTIVE)
     taken = Taken(
         at=last.at,

@@ -725,5 +725,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("8e1ddeec"),
+        InstallFunctions("32fb22e3"),
     ]

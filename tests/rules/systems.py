@@ -377,9 +377,10 @@ def call_claim(db: psycopg.Connection, claim: Claim) -> Any:
 
 
 def call_take(db: psycopg.Connection, trip: Trip) -> list[Any]:
-    """Make the trip in the database, and return its rows."""
+    """Make the trip in the database, and return its rows, those of starts in their order."""
     with db.cursor(row_factory=psycopg.rows.namedtuple_row) as cursor:
-        return cursor.execute(*take_statement(db, trip)).fetchall()
+        rows: list[Any] = cursor.execute(*take_statement(db, trip)).fetchall()
+    return [*sorted(rows[:-1], key=lambda row: row.turn or 0), rows[-1]]
 
 
 def take_statement(db: psycopg.Connection, trip: Trip) -> tuple[str, list[Any]]:

@@ -22,7 +22,7 @@ DECLARE
   v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
-  v_heads int := p_room;
+  v_most int := p_room;                              -- how many calls of a lane are looked at
   v_starts @start[] := '{}';
   v_start @start;
   v_counts bool := false;
@@ -38,7 +38,11 @@ DECLARE
   v_is_over bool;
   v_met bigint[] := '{}';                            -- the lanes of the calls that are decided
   v_short int;                                       -- the priority of a lane that may have more calls than were read
+  v_head @head;
+  v_lane @lane;
   v_call record;
+  v_at_queue int;                                    -- its queue among those that are published
+  v_is_own bool;                                     -- what this worker holds stops it: else the broker chooses one
   v_kind int;
   v_least int;
   v_by int;                                          -- the key that stops it, as an index
@@ -62,12 +66,12 @@ DECLARE
   k int;
   m int;
 BEGIN
-  IF v_publish <> '{}' THEN v_heads := GREATEST(v_heads, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
-  v_heads := v_heads / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
+  IF v_publish <> '{}' THEN v_most := GREATEST(v_most, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
+  v_most := v_most / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
   FOR i IN 1 .. cardinality(v_ids) LOOP
     IF v_keys[i].fair_by IS NOT NULL THEN
       SELECT share.lanes, share.seats, share.lines INTO v_seated, v_seats, v_lines
-        FROM @shares(p_found.lanes, v_ids, v_heads) AS share;
+        FROM @shares(p_found.lanes, v_ids, v_most) AS share;
       v_one_by_one := p_stride IS NOT NULL OR p_is_strict OR cardinality(v_publish) > 1
         OR EXISTS (SELECT FROM unnest(p_found.lanes) AS lane WHERE lane.taker <> 'mine');
       EXIT;
@@ -80,54 +84,20 @@ BEGIN
       SELECT ranked.calls, ranked.rounds INTO v_ranked, v_rounds
         FROM @rounds(v_seated, v_seats, v_lines, v_met, v_done, v_over, v_one_by_one) AS ranked;
     END IF;
-    FOR v_call IN
-      SELECT head.id, head.key_costs, head.fate, head.turn, lane.id AS lane, lane.place, lane.key_ids, lane.queue,
-             lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n,
-             mine.seat, mine.publishes, mine.is_own
-        FROM unnest(p_found.lanes) AS lane
-       CROSS JOIN LATERAL (
-             SELECT array_position(p_queues, lane.queue) AS n, array_position(v_seated, lane.id) AS seat,
-                    -- Whether a limit per worker is the taker's own: else the broker chooses the worker.
-                    lane.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL) AS is_own,
-                    CASE WHEN lane.taker = 'published' OR p_becomes = 'dispatched'
-                         THEN array_position(p_found.published, lane.queue) END AS publishes) AS mine
-       CROSS JOIN LATERAL (
-             SELECT cardinality(array_positions(v_met, lane.id)) AS n,
-                    -- In line served_at is a turn (see shares), and room was only shown where it is not kept still.
-                    CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until)
-                          AND (lane.last_served_at IS NULL OR lane.kept_until > v_now)
-                         THEN '-infinity' ELSE COALESCE(lane.last_served_at, lane.served_at) END AS at) AS met
-       CROSS JOIN LATERAL (
-             SELECT call.id, call.key_costs, row_number() OVER () AS turn,
-                    CASE WHEN call.is_revoked THEN 'cancelled'
-                         WHEN call.expires_at <= v_now THEN 'expired'
-                         WHEN lane.taker = 'mine' AND p_becomes = 'active' AND call.task <> ALL (p_tasks) THEN 'unknown'
-                    END AS fate
-               FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
-                       FROM dispatcher_callqueue AS call
-                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
-                        AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
-                      ORDER BY call.position
-                      LIMIT COALESCE(v_seats[mine.seat].heads, v_heads)
-                        FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
-       CROSS JOIN LATERAL (
-             SELECT COALESCE(v_rounds[array_position(v_ranked, head.id)], 100000 * (head.turn + met.n)) AS n) AS round
-       WHERE lane.id <> ALL (v_done)
-       ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
-                v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
-                  PARTITION BY lane.queue
-                      ORDER BY lane.priority DESC, round.n, met.at, lane.id, head.turn) NULLS FIRST,
-                round.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.at, lane.id, head.turn
-    LOOP
-      CONTINUE WHEN v_call.lane = ANY (v_done) OR (v_call.taker = 'mine' AND v_left = 0)
-                 OR v_publish[v_call.publishes] = 0;
-      IF v_call.priority < v_short OR (v_short IS NOT NULL AND (p_stride IS NOT NULL OR p_is_strict)) THEN
+    FOREACH v_head IN ARRAY @heads(p_found, p_queues, p_tasks, p_becomes, v_most, v_seats, v_seated, v_ranked, v_rounds,
+                                   v_met, v_done, v_over, v_due, p_stride, p_is_strict) LOOP
+      v_lane := p_found.lanes[v_head.lane];
+      CONTINUE WHEN v_lane.id = ANY (v_done) OR (v_lane.taker = 'mine' AND v_left = 0);
+      v_at_queue := CASE WHEN v_lane.taker = 'published' OR p_becomes = 'dispatched'
+                         THEN array_position(p_found.published, v_lane.queue) END;
+      CONTINUE WHEN v_publish[v_at_queue] = 0;
+      IF v_lane.priority < v_short OR (v_short IS NOT NULL AND (p_stride IS NOT NULL OR p_is_strict)) THEN
         v_is_over := false;                          -- more calls of that lane may come before this one
         EXIT;
       END IF;
-      v_met := v_met || v_call.lane;
+      v_met := v_met || v_lane.id;
       IF v_seats IS NOT NULL THEN
-        s := v_call.seat;
+        s := array_position(v_seated, v_lane.id);
         v_line := v_seats[s].line;
       END IF;
 
@@ -139,9 +109,9 @@ BEGIN
       v_ks := '{}';
       v_costs := '{}';
       v_members := NULL;
-      FOR i IN 1 .. CASE WHEN v_call.fate IS NULL THEN cardinality(v_call.key_ids) ELSE 0 END LOOP
-        v_cost := COALESCE(v_call.key_costs[i], 1);
-        k := array_position(v_ids, v_call.key_ids[i]);
+      FOR i IN 1 .. CASE WHEN v_head.fate IS NULL THEN cardinality(v_lane.key_ids) ELSE 0 END LOOP
+        v_cost := COALESCE(v_head.key_costs[i], 1);
+        k := array_position(v_ids, v_lane.key_ids[i]);
         m := NULL;
         IF v_keys[k].is_group THEN                   -- the member with most room, of this worker if any
           SELECT member.ordinality INTO m
@@ -151,20 +121,20 @@ BEGIN
            ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id
            LIMIT 1;
         END IF;
-        v_kind := CASE WHEN k IS NULL AND v_call.key_ids[i] = ANY (p_found.busy) THEN 3
+        v_kind := CASE WHEN k IS NULL AND v_lane.key_ids[i] = ANY (p_found.busy) THEN 3
                        WHEN k IS NULL THEN 9         -- a deleted key has no limit
                        WHEN v_keys[k].fits < v_cost THEN 1
                        WHEN v_keys[k].room < v_cost OR v_keys[k].next_at > v_until THEN 2
                        WHEN v_keys[k].is_group AND m IS NULL
                        THEN CASE WHEN v_ids[k] = ANY (p_found.busy) THEN 3 ELSE 2 END
-                       WHEN v_call.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
-                       WHEN v_call.taker = 'published'   -- the broker chooses the worker
+                       WHEN v_lane.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
+                       WHEN v_lane.taker = 'published'   -- the broker chooses the worker
                             AND COALESCE(v_keys[k].per_worker, v_keys[m].per_worker) IS NOT NULL THEN 4
                        ELSE 9 END;
         IF v_kind < v_least THEN
           v_least := v_kind;
           v_by := k;
-          v_by_id := v_call.key_ids[i];
+          v_by_id := v_lane.key_ids[i];
           v_by_cost := v_cost;
         END IF;
         IF k IS NOT NULL THEN
@@ -176,15 +146,16 @@ BEGIN
           v_costs := v_costs || v_cost;
           v_members := COALESCE(v_members, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
         END IF;
+        CONTINUE WHEN v_keys[k].next_at IS NULL AND v_keys[m].next_at IS NULL;
         v_at := GREATEST(v_at, @paced(v_keys[k].next_at, v_cost, v_keys[k].throttle_limit, v_keys[k].throttle_period,
                                       v_now, p_tuning.lead),
                          @paced(v_keys[m].next_at, v_cost, v_keys[m].throttle_limit, v_keys[m].throttle_period,
                                 v_now, p_tuning.lead));
       END LOOP;
 
-      IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
+      IF v_head.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_lane.on_limit <> 'wait') THEN
         -- The call goes elsewhere; those behind it go on.
-        IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
+        IF v_least = 2 AND v_lane.on_limit = 'reschedule' THEN
           -- Only those that are put off themselves come after it: it has reserved nothing, and gave up its place.
           v_key := v_keys[v_by];
           v_key.unstarted := v_key.unstarted + v_behind[v_by];
@@ -192,23 +163,24 @@ BEGIN
           v_opens := @opens_at(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
           v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
-        v_fates := v_fates || (v_call.id,
-          COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
+        v_fates := v_fates || (v_head.call,
+          COALESCE(v_head.fate, CASE WHEN v_lane.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
                                      ELSE 'later' END),
-          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::@fate;
-        v_over := v_over || v_call.id;
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_lane.queue)::@fate;
+        v_over := v_over || v_head.call;
         CONTINUE WHEN cardinality(v_fates) > 50;     -- enough for one trip
-        IF v_call.turn = v_heads THEN
-          v_short := GREATEST(v_short, v_call.priority);
+        IF v_head.turn = v_most THEN
+          v_short := GREATEST(v_short, v_lane.priority);
           v_is_over := false;
         END IF;
         CONTINUE WHEN p_stride IS NULL AND v_seats IS NULL;
         v_is_over := false;                          -- by weight: whose turn is it now?
         EXIT;
       ELSIF v_least < 9 THEN                         -- its lane waits
-        v_done := v_done || v_call.lane;
-        v_move := (v_call.lane, CASE WHEN v_least = 4 AND v_call.is_own THEN -1 ELSE v_by_id END,
-                   NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END, false, v_call.queue);
+        v_done := v_done || v_lane.id;
+        v_is_own := v_least = 4 AND v_lane.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL);
+        v_move := (v_lane.id, CASE WHEN v_is_own THEN -1 ELSE v_by_id END,
+                   NULL, NULL, CASE WHEN v_least = 2 THEN v_head.call END, false, v_lane.queue);
         IF s IS NOT NULL AND (v_least = 3 OR (v_least = 2 AND v_by_id = v_lines[v_line].key_id)) THEN
           IF v_least = 2 AND v_seats[s].turn IS NULL THEN           -- its share pays for the turn
             v_seats[s].turn := v_lines[v_line].next;
@@ -231,27 +203,30 @@ BEGIN
           WHEN 3 THEN
             v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_move.place)::@pending;
           ELSE
-            IF v_call.is_own THEN
+            IF v_is_own THEN
               v_keys[v_by].own := 0;
-              v_wake := v_wake || @wake(v_call.queue, v_by_id, NULL, p_tuning.silence, v_now);
+              v_wake := v_wake || @wake(v_lane.queue, v_by_id, NULL, p_tuning.silence, v_now);
             END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL AND (s IS NULL OR (v_move.is_turn AND v_least = 2));
         v_is_over := false;
         EXIT;
-      ELSIF v_call.taker <> 'others' THEN            -- it starts
-        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_members,
+      ELSIF v_lane.taker <> 'others' THEN            -- it starts
+        v_start := (v_head.call, v_at, CASE WHEN v_lane.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_members,
                     CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
                     CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::@start;
-        v_over := v_over || v_call.id;
-        v_served := array_remove(v_served, v_call.lane) || v_call.lane;
-        IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
-        IF v_call.publishes IS NOT NULL THEN
-          v_publish[v_call.publishes] := v_publish[v_call.publishes] - 1;
+        v_over := v_over || v_head.call;
+        v_served := array_remove(v_served, v_lane.id) || v_lane.id;
+        IF v_head.turn = v_most THEN v_short := GREATEST(v_short, v_lane.priority); END IF;
+        IF v_at_queue IS NOT NULL THEN
+          v_publish[v_at_queue] := v_publish[v_at_queue] - 1;
         END IF;
-        IF v_call.taker = 'mine' THEN
+        IF v_lane.taker = 'mine' THEN
           v_left := v_left - 1;
-          v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
+          IF p_stride IS NOT NULL THEN
+            k := array_position(p_queues, v_lane.queue);
+            v_due[k] := v_due[k] + p_stride[k];
+          END IF;
         END IF;
         IF s IS NOT NULL THEN                        -- the key's clock moves; its share pays if it has not for a turn
           k := v_seats[s].clock;
@@ -263,26 +238,26 @@ BEGIN
               v_lines[k].next := GREATEST(v_lines[k].next, v_lines[v_line].next);
             END IF;
             v_lines[v_line].next := v_lines[v_line].next
-              + @turn(COALESCE(v_call.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
+              + @turn(COALESCE(v_head.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
           END IF;
         END IF;
-        IF v_seats IS NOT NULL AND (v_call.turn = COALESCE(v_seats[s].heads, v_heads) OR (v_one_by_one AND s > 0)) THEN
+        IF v_seats IS NOT NULL AND (v_head.turn = COALESCE(v_seats[s].heads, v_most) OR (v_one_by_one AND s > 0)) THEN
           v_is_over := false;                        -- calls that were not read may come next
         END IF;
       ELSE                                           -- it is first, and others' to start
-        v_done := v_done || v_call.lane;
-        v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
+        v_done := v_done || v_lane.id;
+        v_opens := CASE WHEN isfinite(v_lane.kept_until) THEN v_lane.kept_until END;
         IF v_opens IS NULL THEN
-          v_worker := @wake(v_call.queue, v_call.place, NULL, p_tuning.silence, v_now);
+          v_worker := @wake(v_lane.queue, v_lane.place, NULL, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
-                          WHEN v_call.kept_until = 'infinity' AND EXISTS (
+                          WHEN v_lane.kept_until = 'infinity' AND EXISTS (
                                  SELECT FROM dispatcher_lanesite AS site
-                                  WHERE site.queue = v_call.queue AND site.kept_until <= v_now AND site.place = 0)
+                                  WHERE site.queue = v_lane.queue AND site.kept_until <= v_now AND site.place = 0)
                           THEN v_now
-                          WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
+                          WHEN v_lane.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
-        v_move := (v_call.lane, v_call.place, @turn_at(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
+        v_move := (v_lane.id, v_lane.place, @turn_at(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
                    v_seats[s].turn IS NOT NULL, NULL)::@move;
         IF v_opens IS NULL THEN                      -- passed over: it waits behind all others of the key for a round
           v_move.served_at := COALESCE(@turn_at(v_seats[s].turn + v_seats[s].length), v_now);
@@ -300,11 +275,11 @@ BEGIN
         v_counted_at := v_at + p_tuning.slack;
         IF v_key.next_at IS NOT NULL THEN
           v_counted_at := GREATEST(v_key.next_at, v_at)
-            + CASE WHEN v_at > v_now AND v_call.taker = 'mine' AND p_becomes = 'active' THEN p_tuning.paced_slack
+            + CASE WHEN v_at > v_now AND v_lane.taker = 'mine' AND p_becomes = 'active' THEN p_tuning.paced_slack
                    ELSE '0' END;
           v_key.next_at := v_counted_at + @spacing(v_cost, v_key.throttle_limit, v_key.throttle_period);
         END IF;
-        IF v_call.taker = 'others' THEN              -- lanes may wait in vain for any of the keys
+        IF v_lane.taker = 'others' THEN              -- lanes may wait in vain for any of the keys
           v_notes := v_notes || (v_opens, NULL, v_key.id)::@pending;
         ELSE
           v_key.own := v_key.own - v_cost;
@@ -329,7 +304,7 @@ BEGIN
         END IF;
         v_keys[v_ks[i]] := v_key;
       END LOOP;
-      IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
+      IF v_lane.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
       EXIT WHEN NOT v_is_over AND v_seats IS NOT NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));

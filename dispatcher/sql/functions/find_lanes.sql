@@ -31,12 +31,11 @@ DECLARE
   v_want bigint[];                                   -- keys to lock
   v_busy bigint[] := '{}';
   v_ids bigint[] := '{}';
-  v_keys @key_room[];
-  v_lanes @lane[];
+  v_keys @key_room[] := '{}';
+  v_lanes @lane[] := '{}';
   v_lane @lane;
-  v_rows tid[];
+  v_rows tid[] := '{}';                              -- lanes that are noted, and slept; and those that are limited
   v_noted record;
-  v_noted_rows tid[];                                -- lanes that slept, and are noted
   v_from timestamptz := COALESCE(p_tuning.notes, '-infinity');
   v_noted_queues text[] := '{}';
   v_again_at timestamptz;
@@ -59,8 +58,12 @@ BEGIN
                        OR p_delivery = COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored
                                                   WHERE stored.name = mine.name), 'broker'))),
          (SELECT note.at FROM dispatcher_note AS note
-           WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL
-    INTO v_queues, v_is_noted;
+           WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL,
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = -1 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL,
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.queue = ANY (p_queues) AND site.kept_until IS NOT NULL LIMIT 1) IS NOT NULL
+    INTO v_queues, v_is_noted, v_has_limited, v_has_kept;
   IF p_delivery = 'broker' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name) FILTER (WHERE queue.room > 0), '{}'),
            COALESCE(array_agg(queue.room) FILTER (WHERE queue.room > 0), '{}'),
@@ -74,46 +77,31 @@ BEGIN
   IF v_is_noted THEN
     v_noted := @read_notes(v_from, v_now, v_queues, p_room);
     v_open := v_open || v_noted.keys;
-    v_noted_rows := NULLIF(v_noted.rows, '{}');
+    v_rows := v_noted.rows;
     v_noted_queues := v_noted.queues;
     v_again_at := v_noted.again_at;
   END IF;
 
-  -- The lanes that are ready, locked in the ordered scan: who chooses first and locks then mostly finds them taken.
-  -- Apart, those that only a worker with room of its own may serve.
-  SELECT array_agg(front.row),
-         (SELECT site.lane_id FROM dispatcher_lanesite AS site
-           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL,
-         (SELECT site.lane_id FROM dispatcher_lanesite AS site
-           WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL LIMIT 1) IS NOT NULL
-    INTO v_rows, v_has_limited, v_has_kept
-    FROM unnest(v_queues) AS mine (name)
-   CROSS JOIN LATERAL (
-         SELECT site.ctid AS row
-           FROM dispatcher_lanesite AS site
-          WHERE site.place = 0 AND site.queue = mine.name
-          ORDER BY site.priority DESC, site.served_at, site.lane_id
-          LIMIT p_room
-            FOR NO KEY UPDATE SKIP LOCKED) AS front;
-  v_rows := v_noted_rows || v_rows;
-  IF v_has_limited THEN v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now); END IF;
-  IF v_rows IS NULL AND v_queues <> '{}' THEN
-    IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-         WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-      BEGIN                                          -- others have locked all that is ready: wait for one
-        v_rows := ARRAY(SELECT site.ctid
-                          FROM dispatcher_lanesite AS site
-                         WHERE site.place = 0 AND site.queue = ANY (v_queues)
-                         ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
-                         LIMIT 1
-                           FOR NO KEY UPDATE);
-      EXCEPTION WHEN lock_not_available THEN
-        v_rows := NULL;
-      END;
+  IF v_queues <> '{}' THEN                           -- apart, those that only a worker with room of its own may serve
+    IF v_has_limited THEN v_rows := v_rows || @limited_rows(p_worker, v_queues, p_room, v_now); END IF;
+    v_lanes := @lanes(v_queues, 0, p_room, v_rows, 'mine');
+    IF v_lanes = '{}' THEN
+      IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+        BEGIN                                        -- others have locked all that is ready: wait for one
+          PERFORM FROM dispatcher_lanesite AS site
+            WHERE site.place = 0 AND site.queue = ANY (v_queues)
+            ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+            LIMIT 1
+              FOR NO KEY UPDATE;
+          v_lanes := @lanes(v_queues, 0, p_room, '{}', 'mine');
+        EXCEPTION WHEN lock_not_available THEN
+          NULL;
+        END;
+      END IF;
     END IF;
   END IF;
   v_now := COALESCE(p_now, clock_timestamp());        -- who has waited for a lane starts after who had it
-  IF v_rows IS NOT NULL THEN v_lanes := @lanes_at(v_rows, 'mine'); END IF;
   IF v_has_kept THEN
     -- Room may be kept for a lane of these queues: it is first on that key. Its place is looked at apart: a plan that
     -- was made while there were few lanes would read all that are parked.
@@ -124,7 +112,7 @@ BEGIN
                                WHERE kept.place > 0);
   END IF;
   v_want := v_open;
-  FOREACH v_lane IN ARRAY COALESCE(v_lanes, '{}') LOOP
+  FOREACH v_lane IN ARRAY v_lanes LOOP
     v_want := v_want || v_lane.key_ids;
   END LOOP;
 
@@ -154,26 +142,17 @@ BEGIN
     v_busy := v_busy || v_locked.busy;
     v_open := v_open || v_locked.groups;
     EXIT WHEN v_round = 2;
-    IF cardinality(v_rows) >= p_room THEN            -- others may be ready: they are to stand in line, too
+    IF cardinality(v_lanes) >= p_room THEN           -- others may be ready: they are to stand in line, too
       FOR k IN 1 .. cardinality(v_locked.ids) LOOP
         CONTINUE WHEN v_locked.keys[k].fair_by IS NULL;
         v_is_fair := true;
-        v_lanes := v_lanes || @lanes_at(ARRAY(
-          SELECT front.row
-            FROM unnest(v_queues) AS mine (name)
-           CROSS JOIN LATERAL (
-                 SELECT site.ctid AS row
-                   FROM dispatcher_lanesite AS site
-                  WHERE site.place = 0 AND site.queue = mine.name AND site.ctid <> ALL (v_rows)
-                  ORDER BY site.priority DESC, site.served_at, site.lane_id
-                  LIMIT 50
-                    FOR NO KEY UPDATE SKIP LOCKED) AS front), 'mine');
+        v_lanes := @lanes(v_queues, 0, p_room + 50, v_rows, 'mine');
         EXIT;
       END LOOP;
     END IF;
     IF v_has_kept THEN
       -- Kept in vain, and its workers come now, when the key has no room: it is kept again, when its turn comes.
-      v_lanes := v_lanes || @lanes_at(ARRAY(
+      v_lanes := v_lanes || @lanes('{}', 0, 0, ARRAY(
         SELECT site.ctid
           FROM dispatcher_lanesite AS site
          WHERE site.queue = ANY (v_queues) AND site.kept_until <= v_now
@@ -182,8 +161,7 @@ BEGIN
                                                    AND COALESCE(key.next_at <= v_now + p_tuning.horizon, true))))
            FOR NO KEY UPDATE SKIP LOCKED), 'mine');
     END IF;
-    v_is_parked := (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                     WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NOT NULL;
+    v_is_parked := v_locked.is_parked;
     EXIT WHEN NOT v_is_parked AND NOT v_is_fair;
     -- As many of the lanes parked on keys with room as there is room for.
     FOR v_other IN
@@ -199,7 +177,7 @@ BEGIN
           FROM turn
          WHERE turn.queue IS NOT NULL
       )
-      SELECT turn.key_id, turn.queue, LEAST(turn.room, GREATEST(p_room, 1)) AS most,
+      SELECT turn.key_id, turn.queue, LEAST(turn.room, GREATEST(p_room, 1))::int AS most,
              CASE WHEN turn.queue = ANY (v_queues) THEN 'mine'
                   WHEN queue.delivery = 'broker' THEN 'published'
                   WHEN queue.delivery = 'http' OR EXISTS (
@@ -220,13 +198,7 @@ BEGIN
         v_published := v_published || v_other.queue;
         v_publish_room := v_publish_room || v_left;
       END IF;
-      v_rows := ARRAY(SELECT site.ctid
-                        FROM dispatcher_lanesite AS site
-                       WHERE site.place = v_other.key_id AND site.queue = v_other.queue
-                       ORDER BY site.priority DESC, site.served_at, site.lane_id
-                       LIMIT v_other.most
-                         FOR NO KEY UPDATE SKIP LOCKED);
-      v_lanes := v_lanes || @lanes_at(v_rows, v_other.taker);
+      v_lanes := v_lanes || @lanes(ARRAY[v_other.queue], v_other.key_id, v_other.most, '{}', v_other.taker);
     END LOOP;
     v_want := ARRAY(SELECT DISTINCT spent.id FROM unnest(v_lanes) AS lane, unnest(lane.key_ids) AS spent (id)
                      WHERE spent.id <> ALL (v_ids || v_busy));

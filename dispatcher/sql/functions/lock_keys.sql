@@ -1,11 +1,12 @@
 -- lock_keys: lock these keys, in order of id and without waiting, then count what they allow, by a snapshot that is
 -- younger than the locks. Of a group the `p_most` members with most room, too: its room is theirs.
--- Returns the keys that are locked, what each allows, the groups among them or of them, and those that another
--- transaction has locked; a group is busy, too, if a member of it is that had room. A key that was to be blocked while
--- another transaction had it locked is blocked before it is counted.
+-- Returns the keys that are locked, what each allows, the groups among them or of them, those that another transaction
+-- has locked, and whether lanes are parked on any; a group is busy, too, if a member of it is that had room. A key that
+-- was to be blocked while another transaction had it locked is blocked, and counted again.
 CREATE TYPE @group_room AS (id bigint, room bigint, fits bigint, best bigint[]);
 CREATE FUNCTION @lock_keys(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning @tuning,
-    p_now timestamptz, OUT ids bigint[], OUT keys @key_room[], OUT groups bigint[], OUT busy bigint[])
+    p_now timestamptz, OUT ids bigint[], OUT keys @key_room[], OUT groups bigint[], OUT busy bigint[],
+    OUT is_parked bool)
 LANGUAGE plpgsql AS $$
 DECLARE
   v_groups @group_room[];
@@ -15,14 +16,13 @@ DECLARE
   v_has_blocks bool;
   k int;
 BEGIN
-  ids := ARRAY(SELECT key.id
+  SELECT ARRAY(SELECT key.id
                  FROM dispatcher_ratelimitkey AS key
                 WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
                 ORDER BY key.id
-                  FOR NO KEY UPDATE SKIP LOCKED);
-  SELECT (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL,
-         EXISTS (SELECT FROM dispatcher_block)
-    INTO v_has_groups, v_has_blocks;
+                  FOR NO KEY UPDATE SKIP LOCKED),
+         (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+    INTO ids, v_has_groups;
   IF v_has_groups THEN
     SELECT array_agg(DISTINCT joined.id), array_agg(key.id) FILTER (WHERE NOT key.is_group) INTO groups, v_members
       FROM dispatcher_ratelimitkey AS key
@@ -53,7 +53,17 @@ BEGIN
     SELECT ids || ARRAY(SELECT mine.id FROM mine) INTO ids;
   END IF;
 
-  IF v_has_blocks THEN
+  busy := '{}';
+  IF NOT (p_keys || groups) <@ (ids || p_known) THEN
+    busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
+                   WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
+  END IF;
+  FOR v_count IN 1 .. 2 LOOP
+    SELECT ARRAY(SELECT key FROM @room(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key),
+           (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = ANY (ids) LIMIT 1) IS NOT NULL,
+           EXISTS (SELECT FROM dispatcher_block)
+      INTO keys, is_parked, v_has_blocks;
+    EXIT WHEN v_count = 2 OR NOT v_has_blocks;
     WITH mine AS MATERIALIZED (
       SELECT block.ctid AS row FROM dispatcher_block AS block WHERE block.key_id = ANY (ids) FOR UPDATE SKIP LOCKED
     ), gone AS (
@@ -63,15 +73,11 @@ BEGIN
       FROM (SELECT each.key_id, max(each.until) AS until FROM dispatcher_block AS each
              WHERE each.key_id = ANY (ids) GROUP BY each.key_id) AS block
      WHERE key.id = ANY (ids) AND key.id = block.key_id;
-  END IF;
-
-  busy := '{}';
-  IF NOT (p_keys || groups) <@ (ids || p_known) THEN
-    busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
-                   WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
-  END IF;
-  SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
-    FROM @room(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+  END LOOP;
+  ids := '{}';
+  FOR k IN 1 .. cardinality(keys) LOOP
+    ids := ids || keys[k].id;
+  END LOOP;
   FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
     v_members := v_members || v_group.best;
     k := array_position(ids, v_group.id);

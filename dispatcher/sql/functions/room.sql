@@ -60,8 +60,8 @@ SELECT key.id,
                   THEN floor(366 * 86400.0 * force.throttle_limit / extract(epoch FROM force.throttle_period))
              END)::bigint,
        CASE WHEN force.throttle_limit IS NOT NULL
-            THEN GREATEST(p_now, (starts.last).at
-                                 + @spacing((starts.last).last_cost, force.throttle_limit, force.throttle_period))
+            THEN GREATEST(p_now, last.at
+                                 + @spacing(last.last_cost, force.throttle_limit, force.throttle_period))
                  + @spacing(slots.unstarted, force.throttle_limit, force.throttle_period) END,
        force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
@@ -69,13 +69,13 @@ SELECT key.id,
        key.is_group,
        key.is_observed
          OR @counts(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
-       (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
-       key.name::text, force.concurrency, force.per_worker, key.fair_by::text, counted.spent, (starts.first).at,
+       last.total, last.at, last.last_cost, 0::bigint,
+       key.name::text, force.concurrency, force.per_worker, key.fair_by::text, counted.spent, first.at,
        CASE WHEN key.is_observed
             THEN (given.concurrency, given.rate_limit, given.rate_period, given.throttle_limit, given.throttle_period,
-                  CASE WHEN (starts.last).at > key.limited_at THEN COALESCE((starts.last).delayed, 0) ELSE 0 END,
-                  CASE WHEN (starts.last).at > key.limited_at THEN (starts.last).longest END,
-                  CASE WHEN (starts.last).at > key.limited_at THEN (starts.last).allowed_at END)::@observed END
+                  CASE WHEN last.at > key.limited_at THEN COALESCE(last.delayed, 0) ELSE 0 END,
+                  CASE WHEN last.at > key.limited_at THEN last.longest END,
+                  CASE WHEN last.at > key.limited_at THEN last.allowed_at END)::@observed END
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
  CROSS JOIN LATERAL (
@@ -104,20 +104,19 @@ SELECT key.id,
               COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
          FROM dispatcher_slot AS slot
         WHERE slot.key_id = key.id AND slot.id >= key.slots_from) AS slots
+  LEFT JOIN LATERAL (
+       SELECT start.total, start.at, start.last_cost, start.delayed, start.longest, start.allowed_at
+         FROM dispatcher_start AS start
+        WHERE start.key_id = key.id
+        ORDER BY start.key_id DESC, start.at DESC, start.total DESC
+        LIMIT 1) AS last ON true
+  LEFT JOIN LATERAL (
+       SELECT start.total, start.cost, start.at
+         FROM dispatcher_start AS start
+        WHERE start.key_id = key.id AND start.at > p_now - given.rate_period - p_margin
+        ORDER BY start.key_id, start.at, start.total
+        LIMIT 1) AS first ON true
  CROSS JOIN LATERAL (
-       SELECT (SELECT start
-                 FROM dispatcher_start AS start
-                WHERE start.key_id = key.id
-                ORDER BY start.key_id DESC, start.at DESC, start.total DESC
-                LIMIT 1) AS last,
-              CASE WHEN given.rate_limit IS NOT NULL
-                   THEN (SELECT start
-                           FROM dispatcher_start AS start
-                          WHERE start.key_id = key.id AND start.at > p_now - given.rate_period - p_margin
-                          ORDER BY start.key_id, start.at, start.total
-                          LIMIT 1) END AS first
-       OFFSET 0) AS starts
- CROSS JOIN LATERAL (
-       SELECT COALESCE((starts.last).total - (starts.first).total + (starts.first).cost, 0) AS spent) AS counted
+       SELECT COALESCE(last.total - first.total + first.cost, 0) AS spent) AS counted
  WHERE key.id = ANY (p_keys)
 $$;

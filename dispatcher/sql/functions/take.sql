@@ -21,9 +21,10 @@ RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs j
     options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, scheduled_at timestamptz,
     expires_at timestamptz, key_ids bigint[], is_counted bool, start_at timestamptz,
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
-    is_full bool, at timestamptz)
+    is_full bool, at timestamptz, turn bigint)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
-SET jit = 'off' SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
+SET enable_hashjoin = 'off' SET enable_mergejoin = 'off' SET jit = 'off' SET lock_timeout = '20ms'
+SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
@@ -35,11 +36,15 @@ DECLARE
   v_key @key_room;
   v_queues text[];
   v_freed record;
-  v_is_ready bool;                                   -- lanes of this worker's queues are
+  v_queue text;
+  v_served_by text;                                  -- its delivery
+  v_has_room bool;
+  v_is_ready bool := false;                                  -- lanes of this worker's queues are
   v_least bigint;                                    -- the room of the key that has least
   v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
   v_settled int := 0;                                -- calls that ended or were put off
   v_is_useful bool;                                  -- the trip did something, or had no room
+  n int;
   v_fair text[] := '{}';                             -- queues with lanes that keep their turns on keys with room
 BEGIN
   -- 1 Record the ends given. Look at the keys that they free.
@@ -67,24 +72,10 @@ BEGIN
   IF v_chosen.starts <> '{}' THEN
     RETURN QUERY
     WITH start AS MATERIALIZED (
-      SELECT start.call, start.at, start.state, start.chosen, start.key_ids, start.costs, start.is_counted,
-             start.turn, gen_random_uuid() AS ticket, start.state = 'active' AS is_active
+      SELECT start.call, start.at, start.state, start.chosen, start.key_ids, start.costs, start.is_counted, start.turn,
+             gen_random_uuid() AS ticket, start.state = 'active' AS is_active
         FROM unnest(v_chosen.starts) WITH ORDINALITY
           AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)
-    ), started AS (
-      UPDATE dispatcher_callqueue AS call
-         SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
-             claim = CASE WHEN start.is_active THEN start.ticket ELSE call.claim END,
-             published_at = CASE WHEN start.is_active THEN v_now END,
-             started_at = CASE WHEN start.is_active THEN start.at END,
-             attempt = CASE WHEN start.is_active THEN call.attempt + 1 ELSE call.attempt END,
-             returns = CASE WHEN start.is_active THEN 0 ELSE call.returns END
-        FROM start
-       WHERE call.id = ANY (ARRAY(SELECT start.call FROM start)) AND call.id = start.call
-      RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
-                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
-                call.scheduled_at, call.expires_at, array_remove(start.key_ids, NULL) AS key_ids, start.is_counted,
-                start.at, start.turn
     ), held AS (
       INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
                                    is_confirmed)
@@ -95,13 +86,20 @@ BEGIN
              CASE WHEN start.is_active AND p_is_pulled THEN v_now + p_tuning.lease END, false
         FROM start
        CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
-    SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
-           started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
-           started.scheduled_at, started.expires_at, started.key_ids, started.is_counted, started.at, NULL::text,
-           NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[],
-           NULL::bool, v_now
-      FROM started
-     ORDER BY started.turn;
+    UPDATE dispatcher_callqueue AS call
+       SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
+           claim = CASE WHEN start.is_active THEN start.ticket ELSE call.claim END,
+           published_at = CASE WHEN start.is_active THEN v_now END,
+           started_at = CASE WHEN start.is_active THEN start.at END,
+           attempt = CASE WHEN start.is_active THEN call.attempt + 1 ELSE call.attempt END,
+           returns = CASE WHEN start.is_active THEN 0 ELSE call.returns END
+      FROM start
+     WHERE call.id = ANY (ARRAY(SELECT start.call FROM start)) AND call.id = start.call
+    RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
+              call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
+              call.scheduled_at, call.expires_at, array_remove(start.key_ids, NULL), start.is_counted, start.at,
+              NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[],
+              NULL::bigint[], NULL::bool, v_now, start.turn;
     IF v_chosen.counts THEN PERFORM @count_starts(v_chosen.counted || v_chosen.keys); END IF;
     IF random() < 0.004 THEN PERFORM @hint_slots(v_found.ids); END IF;
   END IF;
@@ -110,7 +108,8 @@ BEGIN
     SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
            fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::timestamptz, NULL::timestamptz, NULL::bigint[],
            NULL::bool, NULL::timestamptz, fate.fate, fate.key,
-           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now
+           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now,
+           NULL::bigint
       FROM @settle(v_chosen.fates, p_tuning, v_now) AS fate;
     GET DIAGNOSTICS v_settled = ROW_COUNT;
   END IF;
@@ -173,33 +172,35 @@ BEGIN
     v_is_useful := EXISTS (SELECT FROM unnest(v_chosen.moves) AS move WHERE move.is_turn IS NOT TRUE);
   END IF;
   -- Lanes that are ready are looked for from the end: an old snapshot keeps those that were served in front of them.
-  -- A trip that could have served them and did nothing found them locked: so would others, and wake it in turn.
-  SELECT array_remove(v_chosen.wake || array_agg(
-           CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues)
-                                                   OR queue.delivery <> v_delivery)
-                     AND (SELECT idle.id FROM dispatcher_process AS idle WHERE idle.idle_at IS NOT NULL LIMIT 1)
-                         IS NOT NULL
-                THEN @wake(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
-         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.has_room), '{}'),
-         COALESCE(bool_or(queue.name = ANY (p_queues) AND queue.has_room), false),
-         (SELECT min(key.room) FROM unnest(v_chosen.keys) AS key)
-    INTO wake, publish, v_is_ready, v_least
-    FROM (SELECT mine.name,
-                 COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
-                          'broker') AS delivery,
-                 -- Where as many are on their way as may be, their ends come again.
-                 mine.name <> ALL (v_found.full_queues)
-                 AND (bounds.has = 0
-                      AND bounds.had < CASE WHEN p_becomes = 'dispatched' AND mine.name = ANY (p_queues) THEN p_room
-                                            ELSE p_publish END) IS NOT TRUE AS has_room
-            FROM (SELECT DISTINCT name FROM unnest(v_queues || v_fair || p_queues) AS queue (name)
-                   ORDER BY name) AS mine
-            LEFT JOIN unnest(v_found.published, v_found.publish_room, v_chosen.publish_left)
-                   AS bounds (queue, had, has) ON bounds.queue = mine.name
-           WHERE mine.name = ANY (v_fair)
-              OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                   WHERE site.place = 0 AND site.queue = mine.name
-                   ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
+  v_queues := ARRAY(
+    SELECT DISTINCT mine.name FROM unnest(v_queues || v_fair || p_queues) AS mine (name)
+     WHERE mine.name = ANY (v_fair)
+        OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
+             WHERE site.place = 0 AND site.queue = mine.name
+             ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL
+     ORDER BY mine.name);
+  wake := v_chosen.wake;
+  publish := '{}';
+  FOREACH v_queue IN ARRAY v_queues LOOP
+    v_served_by := COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = v_queue),
+                            'broker');
+    -- Where as many are on their way as may be, their ends come again.
+    n := array_position(v_found.published, v_queue);
+    v_has_room := v_queue <> ALL (v_found.full_queues)
+      AND (v_chosen.publish_left[n] = 0
+           AND v_found.publish_room[n] < CASE WHEN p_becomes = 'dispatched' AND v_queue = ANY (p_queues) THEN p_room
+                                              ELSE p_publish END) IS NOT TRUE;
+    v_is_ready := v_is_ready OR (v_queue = ANY (p_queues) AND v_has_room);
+    -- A trip that could have served them and did nothing found them locked: so would others, and wake it in turn.
+    IF v_served_by = 'broker' THEN
+      IF v_has_room THEN publish := publish || v_queue; END IF;
+    ELSIF v_is_useful OR v_queue <> ALL (p_queues) OR v_served_by <> v_delivery THEN
+      wake := array_remove(wake || @wake(v_queue, NULL, p_process, p_tuning.silence, v_now), NULL);
+    END IF;
+  END LOOP;
+  FOREACH v_key IN ARRAY v_chosen.keys LOOP
+    v_least := LEAST(v_least, v_key.room);
+  END LOOP;
   -- Where as many starts as a process takes ahead (16) would fill a key, it would keep them from the others.
   is_full := is_full OR COALESCE(v_least <= 0 OR v_is_ready AND v_least < 16, false);
   IF v_is_ready AND p_room > 0 THEN

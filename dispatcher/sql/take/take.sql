@@ -3,7 +3,8 @@
 SELECT id, ticket, state, task, CASE WHEN row.is_whole THEN args END AS args,
        CASE WHEN row.is_whole THEN kwargs END AS kwargs, CASE WHEN row.is_whole THEN call_data END AS call_data,
        CASE WHEN row.is_whole THEN headers END AS headers, options, queue, attempt, retry, chosen_keys, scheduled_at,
-       expires_at, key_ids, is_counted, start_at, fate, key, wake, again_at, publish, ended, locked, freed, is_full, at
+       expires_at, key_ids, is_counted, start_at, fate, key, wake, again_at, publish, ended, locked, freed, is_full, at,
+       turn
   FROM {{@take}}(
        %(worker)s::uuid, %(queues)s::text[], %(tasks)s::text[], %(room)s::int, %(becomes)s::text, %(publish)s::int,
        %(process)s::uuid, %(is_marked)s::bool, %(may_rest)s::bool, %(is_pulled)s::bool, %(keys)s::bigint[],

@@ -1,19 +1,62 @@
--- The functions of version 8e1ddeec, as a migration installs them. Written by `make functions`.
+-- The functions of version 32fb22e3, as a migration installs them. Written by `make functions`.
 
-CREATE FUNCTION dispatcher_add_error_8e1ddeec(p_errors jsonb, p_error jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_add_error_32fb22e3(p_errors jsonb, p_error jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
   RETURN CASE WHEN jsonb_array_length(p_errors) < 25 THEN p_errors || p_error
               ELSE jsonb_path_query_array(p_errors, '$[0 to 4]')
                    || jsonb_path_query_array(p_errors, '$[last - 18 to last]') || p_error END;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_add_error_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_add_error_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_spacing_8e1ddeec(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+CREATE TYPE dispatcher_lane_32fb22e3 AS (
+    id bigint,
+    row tid,
+    queue text,
+    priority smallint,
+    on_limit text,
+    key_ids bigint[],
+    place bigint,
+    served_at timestamptz,
+    last_served_at timestamptz,
+    kept_until timestamptz,
+    waits_from bigint,
+    taker text
+);
+
+CREATE FUNCTION dispatcher_lanes_32fb22e3(p_queues text[], p_place bigint, p_most int, p_rows tid[], p_taker text) RETURNS dispatcher_lane_32fb22e3[]
+LANGUAGE plpgsql AS $$
+BEGIN
+  p_rows := p_rows || ARRAY(
+    SELECT front.row
+      FROM unnest(p_queues) AS mine (name)
+     CROSS JOIN LATERAL (
+           SELECT site.ctid AS row
+             FROM dispatcher_lanesite AS site
+            WHERE site.place = p_place AND site.queue = mine.name
+            ORDER BY site.priority DESC, site.served_at, site.lane_id
+            LIMIT p_most
+              FOR NO KEY UPDATE SKIP LOCKED) AS front);
+  RETURN ARRAY(
+    SELECT (lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
+            array_remove(lane.key_ids || (SELECT own.id FROM dispatcher_ratelimitkey AS own
+                                           WHERE own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)),
+                         NULL),
+            site.place, site.served_at, site.last_served_at, site.kept_until, site.waits_from, p_taker)::dispatcher_lane_32fb22e3
+      FROM dispatcher_lanesite AS site
+     CROSS JOIN LATERAL (
+           SELECT lane.id, lane.queue, lane.priority, lane.on_limit, lane.key_ids
+             FROM dispatcher_lane AS lane
+            WHERE lane.id = site.lane_id LIMIT 1) AS lane
+     WHERE site.ctid = ANY (p_rows));
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_32fb22e3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_spacing_32fb22e3(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
 SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_spacing_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_32fb22e3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_tuning_8e1ddeec AS (
+CREATE TYPE dispatcher_tuning_32fb22e3 AS (
     horizon interval,
     lead interval,
     slack interval,
@@ -32,59 +75,23 @@ CREATE TYPE dispatcher_tuning_8e1ddeec AS (
     keeps_events bool
 );
 
-CREATE FUNCTION dispatcher_turn_8e1ddeec(p_cost bigint, p_weight int) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION dispatcher_turn_32fb22e3(p_cost bigint, p_weight int) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
 SELECT 100000 * p_cost / p_weight
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_turn_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_turn_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_turn_at_8e1ddeec(p_turn bigint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_turn_at_32fb22e3(p_turn bigint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
 SELECT 'epoch'::timestamptz + interval '1 microsecond' * p_turn::float8
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_turn_at_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_turn_at_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_counts_8e1ddeec(p_rate int, p_override_rate int, p_throttle int, p_override_throttle int) RETURNS bool
+CREATE FUNCTION dispatcher_counts_32fb22e3(p_rate int, p_override_rate int, p_throttle int, p_override_throttle int) RETURNS bool
 LANGUAGE sql IMMUTABLE AS $$
 SELECT COALESCE(p_rate, p_override_rate, p_throttle, p_override_throttle) IS NOT NULL
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_counts_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_counts_32fb22e3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_lane_8e1ddeec AS (
-    id bigint,
-    row tid,
-    queue text,
-    priority smallint,
-    on_limit text,
-    key_ids bigint[],
-    place bigint,
-    served_at timestamptz,
-    last_served_at timestamptz,
-    kept_until timestamptz,
-    waits_from bigint,
-    taker text
-);
-
-CREATE FUNCTION dispatcher_lanes_at_8e1ddeec(p_rows tid[], p_taker text) RETURNS dispatcher_lane_8e1ddeec[] LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  RETURN (
-    SELECT array_agg((lane.id, site.ctid, lane.queue, lane.priority, lane.on_limit,
-                      array_remove(lane.key_ids || own.id, NULL), site.place, site.served_at, site.last_served_at,
-                      site.kept_until, site.waits_from, p_taker)::dispatcher_lane_8e1ddeec)
-      FROM (SELECT site.ctid, site.lane_id, site.place, site.served_at, site.last_served_at, site.kept_until,
-                   site.waits_from
-              FROM dispatcher_lanesite AS site
-             WHERE site.ctid = ANY (p_rows) OFFSET 0) AS site
-     CROSS JOIN LATERAL (
-           SELECT lane.id, lane.queue, lane.priority, lane.on_limit, lane.key_ids
-             FROM dispatcher_lane AS lane
-            WHERE lane.id = site.lane_id LIMIT 1) AS lane
-      LEFT JOIN LATERAL (
-           SELECT own.id
-             FROM dispatcher_ratelimitkey AS own
-            WHERE own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids) LIMIT 1) AS own ON true);
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lanes_at_8e1ddeec FROM PUBLIC;
-
-CREATE FUNCTION dispatcher_limited_rows_8e1ddeec(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
+CREATE FUNCTION dispatcher_limited_rows_32fb22e3(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
 LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
@@ -118,9 +125,9 @@ BEGIN
     )
     SELECT array_agg(mine.row) FROM mine);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_read_notes_8e1ddeec(p_from timestamptz, p_now timestamptz, p_queues text[], p_room int, OUT keys bigint[],
+CREATE FUNCTION dispatcher_read_notes_32fb22e3(p_from timestamptz, p_now timestamptz, p_queues text[], p_room int, OUT keys bigint[],
     OUT queues text[], OUT rows tid[], OUT again_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -188,9 +195,9 @@ BEGIN
      WHERE site.lane_id = ANY (v_lanes) AND site.lane_id = lane.id;
   END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_parked_queues_8e1ddeec(p_key bigint) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_parked_queues_32fb22e3(p_key bigint) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     WITH RECURSIVE turn (queue) AS (
@@ -203,9 +210,9 @@ BEGIN
     )
     SELECT array_agg(turn.queue) FROM turn WHERE turn.queue IS NOT NULL);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_parked_queues_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_parked_queues_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_groups_of_8e1ddeec(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_groups_of_32fb22e3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT joined.id
@@ -214,9 +221,9 @@ BEGIN
                     AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
                                                    FROM generate_series(1, length(p_name)) AS place))));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_hint_slots_8e1ddeec(p_keys bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_hint_slots_32fb22e3(p_keys bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE dispatcher_ratelimitkey AS key
      SET slots_from = COALESCE((SELECT slot.id
@@ -226,9 +233,9 @@ BEGIN
                                  LIMIT 1), key.slots_from)
    WHERE key.id = ANY (p_keys);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_hint_slots_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_hint_slots_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_members_of_8e1ddeec(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_members_of_32fb22e3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT member.id
@@ -236,9 +243,9 @@ BEGIN
                   WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
                     AND NOT member.is_group));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_members_of_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_queues_8e1ddeec() RETURNS TABLE (name text) LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_queues_32fb22e3() RETURNS TABLE (name text) LANGUAGE sql STABLE AS $$
 WITH RECURSIVE hop (name) AS (
   SELECT min(lane.queue)::text FROM dispatcher_lane AS lane
    UNION ALL
@@ -250,39 +257,40 @@ SELECT hop.name FROM hop WHERE hop.name IS NOT NULL
  UNION
 SELECT queue.name FROM dispatcher_queue AS queue
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_queues_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_queues_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_record_ends_8e1ddeec(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+CREATE FUNCTION dispatcher_record_ends_32fb22e3(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+  v_slots bigint[];
 BEGIN
   IF array_remove(p_errors, NULL) <> '{}' THEN
     p_errors := ARRAY(SELECT failure.error || jsonb_build_object('occurred_at', p_now)
                         FROM unnest(p_errors) WITH ORDINALITY AS failure (error, n)
                        ORDER BY failure.n);
   END IF;
-  WITH slots AS MATERIALIZED (
-    SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls) FOR UPDATE SKIP LOCKED
-  ), recorded AS (
+  v_slots := ARRAY(SELECT slot.id FROM dispatcher_slot AS slot WHERE slot.call_id = ANY (p_calls)
+                      FOR UPDATE SKIP LOCKED);
+  WITH recorded AS (
     UPDATE dispatcher_callqueue AS call
-       SET state = ending.state, reason = ending.reason, ticket = NULL, claim = ending.claim, result = ending.result,
+       SET state = p_states[n], reason = p_reasons[n], ticket = NULL, claim = p_claims[n], result = p_results[n],
            returns = 0,
-           crashes = COALESCE(ending.crashes, call.crashes),
-           scheduled_at = COALESCE(p_now + ending.wait, call.scheduled_at),
-           finished_at = CASE WHEN ending.state IN ('completed', 'cancelled', 'discarded') THEN p_now END,
-           error = ending.error,
-           errors = CASE WHEN ending.error IS NULL THEN call.errors ELSE dispatcher_add_error_8e1ddeec(call.errors, ending.error) END,
-           error_count = CASE WHEN ending.error IS NULL THEN call.error_count
+           crashes = COALESCE(p_crashes[n], call.crashes),
+           scheduled_at = COALESCE(p_now + p_waits[n], call.scheduled_at),
+           finished_at = CASE WHEN p_states[n] IN ('completed', 'cancelled', 'discarded') THEN p_now END,
+           error = p_errors[n],
+           errors = CASE WHEN p_errors[n] IS NULL THEN call.errors ELSE dispatcher_add_error_32fb22e3(call.errors, p_errors[n]) END,
+           error_count = CASE WHEN p_errors[n] IS NULL THEN call.error_count
                               ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
-      FROM unnest(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits)
-           AS ending (id, ticket, claim, state, reason, crashes, result, error, wait)
+      FROM generate_subscripts(p_calls, 1) AS n
      WHERE call.id = ANY (ARRAY(SELECT mine.id FROM dispatcher_callqueue AS mine
                                  WHERE mine.id = ANY (p_calls) FOR NO KEY UPDATE SKIP LOCKED))
-       AND call.id = ending.id AND call.ticket = ending.ticket AND COALESCE(call.state, '') = 'active'
-       AND (ending.claim IS NULL OR call.claim = ending.claim)
+       AND call.id = p_calls[n] AND call.ticket = p_tickets[n] AND COALESCE(call.state, '') = 'active'
+       AND (p_claims[n] IS NULL OR call.claim = p_claims[n])
        AND call.id <> ALL (ARRAY(SELECT slot.call_id FROM dispatcher_slot AS slot
-                                  WHERE slot.call_id = ANY (p_calls) AND slot.id NOT IN (SELECT slots.id FROM slots)))
+                                  WHERE slot.call_id = ANY (p_calls) AND slot.id <> ALL (v_slots)))
     RETURNING call.id
   ), gone AS (
     DELETE FROM dispatcher_slot AS slot
@@ -307,18 +315,18 @@ BEGIN
   END IF;
   locked := COALESCE(locked, '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_paced_8e1ddeec(p_next timestamptz, p_cost bigint, p_limit int, p_period interval, p_now timestamptz,
+CREATE FUNCTION dispatcher_paced_32fb22e3(p_next timestamptz, p_cost bigint, p_limit int, p_period interval, p_now timestamptz,
     p_lead interval) RETURNS timestamptz LANGUAGE sql STABLE AS $$
 SELECT CASE WHEN p_limit IS NOT NULL
              AND (p_next > p_now + interval '0.1 milliseconds'
-                  OR dispatcher_spacing_8e1ddeec(p_cost, p_limit, p_period) >= interval '0.1 milliseconds')
+                  OR dispatcher_spacing_32fb22e3(p_cost, p_limit, p_period) >= interval '0.1 milliseconds')
             THEN GREATEST(p_next, p_now + p_lead) END
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_paced_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_paced_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_queue_room_8e1ddeec(p_queue text, p_want int, p_tuning dispatcher_tuning_8e1ddeec, p_now timestamptz) RETURNS int
+CREATE FUNCTION dispatcher_queue_room_32fb22e3(p_queue text, p_want int, p_tuning dispatcher_tuning_32fb22e3, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
   v_room int;
@@ -341,9 +349,101 @@ BEGIN
   END LOOP;
   RETURN LEAST(p_want, v_room);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_32fb22e3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_observed_8e1ddeec AS (
+CREATE TYPE dispatcher_line_32fb22e3 AS (key_id bigint, priority smallint, share_id bigint, weight int, next bigint, was bigint);
+
+CREATE TYPE dispatcher_seat_32fb22e3 AS (
+    line int,
+    clock int,
+    cost_at int,
+    heads int,
+    turn bigint,
+    length bigint,
+    first bigint,
+    served_at timestamptz,
+    waits_from bigint
+);
+
+CREATE FUNCTION dispatcher_shares_32fb22e3(p_lanes dispatcher_lane_32fb22e3[], p_ids bigint[], p_room int, OUT lanes bigint[], OUT seats dispatcher_seat_32fb22e3[],
+    OUT lines dispatcher_line_32fb22e3[]) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  WITH key AS MATERIALIZED (
+    SELECT key.id, key.name, key.fair_by, key.weight
+      FROM dispatcher_ratelimitkey AS key
+     WHERE key.id = ANY (ARRAY(SELECT unnest(lane.key_ids) FROM unnest(p_lanes) AS lane))
+  ), mine AS MATERIALIZED (
+    SELECT lane.id, lane.priority, lane.served_at, lane.waits_from, fair.id AS key_id,
+           COALESCE(share.id, 0) AS share_id, COALESCE(share.weight, 1) AS weight,
+           array_position(lane.key_ids, fair.id) AS cost_at,
+           CASE WHEN lane.place = fair.id AND lane.last_served_at IS NOT NULL
+                THEN (extract(epoch FROM lane.served_at) * 1000000)::bigint END AS turn,
+           CASE WHEN lane.last_served_at IS NOT NULL
+                THEN dispatcher_turn_32fb22e3(COALESCE((SELECT call.key_costs[array_position(lane.key_ids, fair.id)]
+                                       FROM dispatcher_callqueue AS call
+                                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                                        AND call.state = 'available' AND call.oversized_key_id IS NULL
+                                      ORDER BY call.position
+                                      LIMIT 1), 1), COALESCE(share.weight, 1)) END AS length
+      FROM unnest(p_lanes) AS lane
+     CROSS JOIN LATERAL (
+           SELECT key.id, key.fair_by
+             FROM key
+            WHERE key.id = ANY (lane.key_ids) AND key.fair_by IS NOT NULL
+            ORDER BY key.name COLLATE "C"
+            LIMIT 1) AS fair
+      LEFT JOIN LATERAL (
+           SELECT key.id, key.weight
+             FROM key
+            WHERE key.id = ANY (lane.key_ids) AND key.id <> fair.id
+              AND starts_with(key.name, rtrim(fair.fair_by, '*'))
+            ORDER BY key.name COLLATE "C"
+            LIMIT 1) AS share ON true
+     WHERE fair.id = ANY (p_ids) AND lane.on_limit = 'wait'
+  ), line AS MATERIALIZED (
+    SELECT one.key_id, one.priority, one.share_id, one.weight, one.lanes,
+           COALESCE(clock.next, 7258118400000000) AS clock,
+           GREATEST(COALESCE(clock.next, 7258118400000000)
+                    - CASE WHEN one.is_in_line AND stored.next IS NOT NULL THEN dispatcher_turn_32fb22e3(100, 1) ELSE 0 END,
+                    stored.next - one.paid) AS next,
+           row_number() OVER (ORDER BY one.key_id, one.priority, one.share_id) AS n
+      FROM (SELECT mine.key_id, mine.priority, mine.share_id, mine.weight, count(*) AS lanes,
+                   COALESCE(sum(mine.length) FILTER (WHERE mine.turn IS NULL), 0)::bigint AS paid,
+                   bool_or(mine.turn IS NOT NULL) AS is_in_line
+              FROM mine
+             GROUP BY mine.key_id, mine.priority, mine.share_id, mine.weight
+             UNION ALL
+            SELECT DISTINCT mine.key_id, mine.priority, -1, 0, 0, 0, false FROM mine) AS one
+      LEFT JOIN LATERAL (
+           SELECT share.next FROM dispatcher_share AS share
+            WHERE share.key_id = one.key_id AND share.priority = one.priority AND share.share_id = one.share_id
+            LIMIT 1) AS stored ON true
+      LEFT JOIN LATERAL (
+           SELECT share.next FROM dispatcher_share AS share
+            WHERE share.key_id = one.key_id AND share.priority = one.priority AND share.share_id = -1
+            LIMIT 1) AS clock ON true
+  )
+  SELECT (SELECT array_agg((line.key_id, line.priority, line.share_id, line.weight, line.next, line.next)::dispatcher_line_32fb22e3
+                           ORDER BY line.n) FROM line),
+         array_agg(seat.id),
+         array_agg((seat.line, seat.clock, seat.cost_at, seat.heads, seat.turn, seat.length, seat.first,
+                    seat.served_at, seat.waits_from)::dispatcher_seat_32fb22e3)
+    INTO lines, lanes, seats
+    FROM (SELECT mine.id, line.n AS line, clock.n AS clock, mine.cost_at, mine.turn, mine.served_at,
+                 mine.waits_from,
+                 CASE WHEN mine.turn IS NOT NULL THEN mine.length END AS length,
+                 ceil(p_room * line.weight::float8 / (sum(line.weight::float8 / line.lanes) OVER rivals)
+                      / line.lanes)::int + 1 AS heads,
+                 min(COALESCE(mine.turn, line.next - 1)) OVER rivals AS first
+            FROM mine
+            JOIN line ON line.key_id = mine.key_id AND line.priority = mine.priority AND line.share_id = mine.share_id
+            JOIN line AS clock
+              ON clock.key_id = mine.key_id AND clock.priority = mine.priority AND clock.share_id = -1
+          WINDOW rivals AS (PARTITION BY mine.key_id, mine.priority)) AS seat;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_shares_32fb22e3 FROM PUBLIC;
+
+CREATE TYPE dispatcher_observed_32fb22e3 AS (
     concurrency int,
     rate_limit int,
     rate_period interval,
@@ -354,7 +454,7 @@ CREATE TYPE dispatcher_observed_8e1ddeec AS (
     allowed_at timestamptz
 );
 
-CREATE TYPE dispatcher_key_room_8e1ddeec AS (
+CREATE TYPE dispatcher_key_room_32fb22e3 AS (
     id bigint,
     room bigint,
     own bigint,
@@ -380,11 +480,11 @@ CREATE TYPE dispatcher_key_room_8e1ddeec AS (
     fair_by text,
     spent bigint,
     spent_from timestamptz,
-    observed dispatcher_observed_8e1ddeec
+    observed dispatcher_observed_32fb22e3
 );
 
-CREATE FUNCTION dispatcher_room_8e1ddeec(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
-RETURNS SETOF dispatcher_key_room_8e1ddeec LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_room_32fb22e3(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_32fb22e3 LANGUAGE sql STABLE AS $$
 SELECT key.id,
        GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
                         ELSE LEAST(force.concurrency - slots.held,
@@ -400,22 +500,22 @@ SELECT key.id,
                   THEN floor(366 * 86400.0 * force.throttle_limit / extract(epoch FROM force.throttle_period))
              END)::bigint,
        CASE WHEN force.throttle_limit IS NOT NULL
-            THEN GREATEST(p_now, (starts.last).at
-                                 + dispatcher_spacing_8e1ddeec((starts.last).last_cost, force.throttle_limit, force.throttle_period))
-                 + dispatcher_spacing_8e1ddeec(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+            THEN GREATEST(p_now, last.at
+                                 + dispatcher_spacing_32fb22e3(last.last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_32fb22e3(slots.unstarted, force.throttle_limit, force.throttle_period) END,
        force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
        key.is_group,
        key.is_observed
-         OR dispatcher_counts_8e1ddeec(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
-       (starts.last).total, (starts.last).at, (starts.last).last_cost, 0::bigint,
-       key.name::text, force.concurrency, force.per_worker, key.fair_by::text, counted.spent, (starts.first).at,
+         OR dispatcher_counts_32fb22e3(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
+       last.total, last.at, last.last_cost, 0::bigint,
+       key.name::text, force.concurrency, force.per_worker, key.fair_by::text, counted.spent, first.at,
        CASE WHEN key.is_observed
             THEN (given.concurrency, given.rate_limit, given.rate_period, given.throttle_limit, given.throttle_period,
-                  CASE WHEN (starts.last).at > key.limited_at THEN COALESCE((starts.last).delayed, 0) ELSE 0 END,
-                  CASE WHEN (starts.last).at > key.limited_at THEN (starts.last).longest END,
-                  CASE WHEN (starts.last).at > key.limited_at THEN (starts.last).allowed_at END)::dispatcher_observed_8e1ddeec END
+                  CASE WHEN last.at > key.limited_at THEN COALESCE(last.delayed, 0) ELSE 0 END,
+                  CASE WHEN last.at > key.limited_at THEN last.longest END,
+                  CASE WHEN last.at > key.limited_at THEN last.allowed_at END)::dispatcher_observed_32fb22e3 END
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
  CROSS JOIN LATERAL (
@@ -444,121 +544,28 @@ SELECT key.id,
               COALESCE(sum(slot.cost) FILTER (WHERE slot.worker_id = p_worker), 0) AS mine
          FROM dispatcher_slot AS slot
         WHERE slot.key_id = key.id AND slot.id >= key.slots_from) AS slots
+  LEFT JOIN LATERAL (
+       SELECT start.total, start.at, start.last_cost, start.delayed, start.longest, start.allowed_at
+         FROM dispatcher_start AS start
+        WHERE start.key_id = key.id
+        ORDER BY start.key_id DESC, start.at DESC, start.total DESC
+        LIMIT 1) AS last ON true
+  LEFT JOIN LATERAL (
+       SELECT start.total, start.cost, start.at
+         FROM dispatcher_start AS start
+        WHERE start.key_id = key.id AND start.at > p_now - given.rate_period - p_margin
+        ORDER BY start.key_id, start.at, start.total
+        LIMIT 1) AS first ON true
  CROSS JOIN LATERAL (
-       SELECT (SELECT start
-                 FROM dispatcher_start AS start
-                WHERE start.key_id = key.id
-                ORDER BY start.key_id DESC, start.at DESC, start.total DESC
-                LIMIT 1) AS last,
-              CASE WHEN given.rate_limit IS NOT NULL
-                   THEN (SELECT start
-                           FROM dispatcher_start AS start
-                          WHERE start.key_id = key.id AND start.at > p_now - given.rate_period - p_margin
-                          ORDER BY start.key_id, start.at, start.total
-                          LIMIT 1) END AS first
-       OFFSET 0) AS starts
- CROSS JOIN LATERAL (
-       SELECT COALESCE((starts.last).total - (starts.first).total + (starts.first).cost, 0) AS spent) AS counted
+       SELECT COALESCE(last.total - first.total + first.cost, 0) AS spent) AS counted
  WHERE key.id = ANY (p_keys)
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_room_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_32fb22e3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_line_8e1ddeec AS (key_id bigint, priority smallint, share_id bigint, weight int, next bigint, was bigint);
-
-CREATE TYPE dispatcher_seat_8e1ddeec AS (
-    line int,
-    clock int,
-    cost_at int,
-    heads int,
-    turn bigint,
-    length bigint,
-    first bigint,
-    served_at timestamptz,
-    waits_from bigint
-);
-
-CREATE FUNCTION dispatcher_shares_8e1ddeec(p_lanes dispatcher_lane_8e1ddeec[], p_ids bigint[], p_room int, OUT lanes bigint[], OUT seats dispatcher_seat_8e1ddeec[],
-    OUT lines dispatcher_line_8e1ddeec[]) LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  WITH key AS MATERIALIZED (
-    SELECT key.id, key.name, key.fair_by, key.weight
-      FROM dispatcher_ratelimitkey AS key
-     WHERE key.id = ANY (ARRAY(SELECT unnest(lane.key_ids) FROM unnest(p_lanes) AS lane))
-  ), mine AS MATERIALIZED (
-    SELECT lane.id, lane.priority, lane.served_at, lane.waits_from, fair.id AS key_id,
-           COALESCE(share.id, 0) AS share_id, COALESCE(share.weight, 1) AS weight,
-           array_position(lane.key_ids, fair.id) AS cost_at,
-           CASE WHEN lane.place = fair.id AND lane.last_served_at IS NOT NULL
-                THEN (extract(epoch FROM lane.served_at) * 1000000)::bigint END AS turn,
-           CASE WHEN lane.last_served_at IS NOT NULL
-                THEN dispatcher_turn_8e1ddeec(COALESCE((SELECT call.key_costs[array_position(lane.key_ids, fair.id)]
-                                       FROM dispatcher_callqueue AS call
-                                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
-                                        AND call.state = 'available' AND call.oversized_key_id IS NULL
-                                      ORDER BY call.position
-                                      LIMIT 1), 1), COALESCE(share.weight, 1)) END AS length
-      FROM unnest(p_lanes) AS lane
-     CROSS JOIN LATERAL (
-           SELECT key.id, key.fair_by
-             FROM key
-            WHERE key.id = ANY (lane.key_ids) AND key.fair_by IS NOT NULL
-            ORDER BY key.name COLLATE "C"
-            LIMIT 1) AS fair
-      LEFT JOIN LATERAL (
-           SELECT key.id, key.weight
-             FROM key
-            WHERE key.id = ANY (lane.key_ids) AND key.id <> fair.id
-              AND starts_with(key.name, rtrim(fair.fair_by, '*'))
-            ORDER BY key.name COLLATE "C"
-            LIMIT 1) AS share ON true
-     WHERE fair.id = ANY (p_ids) AND lane.on_limit = 'wait'
-  ), line AS MATERIALIZED (
-    SELECT one.key_id, one.priority, one.share_id, one.weight, one.lanes,
-           COALESCE(clock.next, 7258118400000000) AS clock,
-           GREATEST(COALESCE(clock.next, 7258118400000000)
-                    - CASE WHEN one.is_in_line AND stored.next IS NOT NULL THEN dispatcher_turn_8e1ddeec(100, 1) ELSE 0 END,
-                    stored.next - one.paid) AS next,
-           row_number() OVER (ORDER BY one.key_id, one.priority, one.share_id) AS n
-      FROM (SELECT mine.key_id, mine.priority, mine.share_id, mine.weight, count(*) AS lanes,
-                   COALESCE(sum(mine.length) FILTER (WHERE mine.turn IS NULL), 0)::bigint AS paid,
-                   bool_or(mine.turn IS NOT NULL) AS is_in_line
-              FROM mine
-             GROUP BY mine.key_id, mine.priority, mine.share_id, mine.weight
-             UNION ALL
-            SELECT DISTINCT mine.key_id, mine.priority, -1, 0, 0, 0, false FROM mine) AS one
-      LEFT JOIN LATERAL (
-           SELECT share.next FROM dispatcher_share AS share
-            WHERE share.key_id = one.key_id AND share.priority = one.priority AND share.share_id = one.share_id
-            LIMIT 1) AS stored ON true
-      LEFT JOIN LATERAL (
-           SELECT share.next FROM dispatcher_share AS share
-            WHERE share.key_id = one.key_id AND share.priority = one.priority AND share.share_id = -1
-            LIMIT 1) AS clock ON true
-  )
-  SELECT (SELECT array_agg((line.key_id, line.priority, line.share_id, line.weight, line.next, line.next)::dispatcher_line_8e1ddeec
-                           ORDER BY line.n) FROM line),
-         array_agg(seat.id),
-         array_agg((seat.line, seat.clock, seat.cost_at, seat.heads, seat.turn, seat.length, seat.first,
-                    seat.served_at, seat.waits_from)::dispatcher_seat_8e1ddeec)
-    INTO lines, lanes, seats
-    FROM (SELECT mine.id, line.n AS line, clock.n AS clock, mine.cost_at, mine.turn, mine.served_at,
-                 mine.waits_from,
-                 CASE WHEN mine.turn IS NOT NULL THEN mine.length END AS length,
-                 ceil(p_room * line.weight::float8 / (sum(line.weight::float8 / line.lanes) OVER rivals)
-                      / line.lanes)::int + 1 AS heads,
-                 min(COALESCE(mine.turn, line.next - 1)) OVER rivals AS first
-            FROM mine
-            JOIN line ON line.key_id = mine.key_id AND line.priority = mine.priority AND line.share_id = mine.share_id
-            JOIN line AS clock
-              ON clock.key_id = mine.key_id AND clock.priority = mine.priority AND clock.share_id = -1
-          WINDOW rivals AS (PARTITION BY mine.key_id, mine.priority)) AS seat;
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_shares_8e1ddeec FROM PUBLIC;
-
-CREATE FUNCTION dispatcher_free_lanes_8e1ddeec(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+CREATE FUNCTION dispatcher_free_lanes_32fb22e3(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_parked text[] := dispatcher_parked_queues_8e1ddeec(p_key);
+  v_parked text[] := dispatcher_parked_queues_32fb22e3(p_key);
 BEGIN
   WITH freed AS (
     UPDATE dispatcher_lanesite AS site
@@ -582,12 +589,12 @@ BEGIN
        AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
              WHERE site.place = p_key AND site.queue = turn.queue AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_show_lanes_8e1ddeec(p_key bigint, p_now timestamptz, OUT queues text[], OUT is_short bool)
+CREATE FUNCTION dispatcher_show_lanes_32fb22e3(p_key bigint, p_now timestamptz, OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 BEGIN
-  queues := dispatcher_parked_queues_8e1ddeec(p_key);
+  queues := dispatcher_parked_queues_32fb22e3(p_key);
   UPDATE dispatcher_lanesite AS site
      SET kept_until = p_now
    WHERE site.kept_until IS NULL
@@ -606,19 +613,109 @@ BEGIN
      WHERE NOT EXISTS (SELECT FROM dispatcher_lanesite AS site
                         WHERE site.queue = queue.name AND site.kept_until IS NOT NULL AND site.place = p_key));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_show_lanes_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_show_lanes_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_is_member_8e1ddeec(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_is_member_32fb22e3(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT NOT p_is_group
            AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
                  WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
-           AND dispatcher_groups_of_8e1ddeec(p_name) <> '{}');
+           AND dispatcher_groups_of_32fb22e3(p_name) <> '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_is_member_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_count_starts_8e1ddeec(p_keys dispatcher_key_room_8e1ddeec[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_pay_32fb22e3(p_lines dispatcher_line_32fb22e3[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  v_line dispatcher_line_32fb22e3;
+BEGIN
+  FOREACH v_line IN ARRAY p_lines LOOP
+    UPDATE dispatcher_share AS share
+       SET next = v_line.next
+     WHERE share.key_id = v_line.key_id AND share.priority = v_line.priority AND share.share_id = v_line.share_id
+       AND (SELECT true FROM dispatcher_share AS mine
+             WHERE mine.key_id = v_line.key_id AND mine.priority = v_line.priority
+               AND mine.share_id = v_line.share_id
+               FOR NO KEY UPDATE SKIP LOCKED);
+    IF NOT FOUND THEN
+      INSERT INTO dispatcher_share (key_id, priority, share_id, next)
+      SELECT v_line.key_id, v_line.priority, v_line.share_id, v_line.next
+       WHERE NOT EXISTS (
+             SELECT FROM dispatcher_share AS mine
+              WHERE mine.key_id = v_line.key_id AND mine.priority = v_line.priority
+                AND mine.share_id = v_line.share_id);
+    END IF;
+  END LOOP;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_pay_32fb22e3 FROM PUBLIC;
+
+CREATE FUNCTION dispatcher_rounds_32fb22e3(p_lanes bigint[], p_seats dispatcher_seat_32fb22e3[], p_lines dispatcher_line_32fb22e3[], p_met bigint[], p_done bigint[],
+    p_over uuid[], p_one_by_one bool, OUT calls uuid[], OUT rounds bigint[]) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  WITH head AS (
+    SELECT lane.id AS lane, lane.line, lane.turn, lane.first, lane.served_at, call.id, met.n + call.n AS n,
+           lane.turn IS NOT NULL AND call.n = 1 AS is_in_line, (lane.length IS NULL)::int AS is_new, line.next,
+           dispatcher_turn_32fb22e3(COALESCE(call.key_costs[lane.cost_at], 1), line.weight) AS length
+      FROM (SELECT seated.id, (p_seats[seated.n]).* FROM unnest(p_lanes) WITH ORDINALITY AS seated (id, n)) AS lane
+     CROSS JOIN LATERAL (SELECT (p_lines[lane.line]).next, (p_lines[lane.line]).weight) AS line
+     CROSS JOIN LATERAL (SELECT cardinality(array_positions(p_met, lane.id)) AS n) AS met
+     CROSS JOIN LATERAL (
+           SELECT call.id, call.key_costs, row_number() OVER () AS n
+             FROM (SELECT call.id, call.key_costs
+                     FROM dispatcher_callqueue AS call
+                    WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                      AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (p_over)
+                    ORDER BY call.position
+                    LIMIT lane.heads) AS call) AS call
+     WHERE lane.id <> ALL (p_done))
+  SELECT array_agg(turn.id), array_agg(turn.at - turn.first + dispatcher_turn_32fb22e3(1, 1))
+    INTO calls, rounds
+    FROM (SELECT each.id, each.first, max(each.at) OVER (PARTITION BY each.lane ORDER BY each.n) AS at
+            FROM (SELECT head.id, head.first, head.lane, head.n,
+                         CASE WHEN head.is_in_line THEN head.turn
+                              ELSE head.next - head.is_new - head.length + sum(head.length) OVER (
+                                     PARTITION BY head.line, head.is_in_line, CASE WHEN p_one_by_one THEN head.lane END
+                                         ORDER BY head.n, head.served_at, head.lane) END::bigint AS at
+                    FROM head) AS each) AS turn;
+END $$;
+REVOKE EXECUTE ON FUNCTION dispatcher_rounds_32fb22e3 FROM PUBLIC;
+
+CREATE TYPE dispatcher_start_32fb22e3 AS (
+    call uuid,
+    at timestamptz,
+    state text,
+    chosen jsonb,
+    key_ids bigint[],
+    costs int[],
+    is_counted bool
+);
+
+CREATE TYPE dispatcher_fate_32fb22e3 AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+
+CREATE TYPE dispatcher_move_32fb22e3 AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid,
+    is_turn bool,
+    queue text
+);
+
+CREATE TYPE dispatcher_pending_32fb22e3 AS (at timestamptz, lane_id bigint, key_id bigint);
+
+CREATE TYPE dispatcher_chosen_32fb22e3 AS (
+    starts dispatcher_start_32fb22e3[],
+    fates dispatcher_fate_32fb22e3[],
+    served bigint[],
+    moves dispatcher_move_32fb22e3[],
+    notes dispatcher_pending_32fb22e3[],
+    wake uuid[],
+    keys dispatcher_key_room_32fb22e3[],
+    counts bool,
+    counted dispatcher_key_room_32fb22e3[],
+    open bigint[],
+    room_left int,
+    publish_left int[],
+    lines dispatcher_line_32fb22e3[]
+);
+
+CREATE FUNCTION dispatcher_count_starts_32fb22e3(p_keys dispatcher_key_room_32fb22e3[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost, delayed, longest, allowed_at)
   SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost,
@@ -626,38 +723,38 @@ BEGIN
     FROM unnest(p_keys) AS key
    WHERE key.used > 0 AND key.is_counted;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_32fb22e3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_group_room_8e1ddeec AS (id bigint, room bigint, fits bigint, best bigint[]);
+CREATE TYPE dispatcher_group_room_32fb22e3 AS (id bigint, room bigint, fits bigint, best bigint[]);
 
-CREATE FUNCTION dispatcher_lock_keys_8e1ddeec(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_8e1ddeec,
-    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_8e1ddeec[], OUT groups bigint[], OUT busy bigint[])
+CREATE FUNCTION dispatcher_lock_keys_32fb22e3(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_32fb22e3,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_32fb22e3[], OUT groups bigint[], OUT busy bigint[],
+    OUT is_parked bool)
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_groups dispatcher_group_room_8e1ddeec[];
+  v_groups dispatcher_group_room_32fb22e3[];
   v_members bigint[];
-  v_group dispatcher_group_room_8e1ddeec;
+  v_group dispatcher_group_room_32fb22e3;
   v_has_groups bool;
   v_has_blocks bool;
   k int;
 BEGIN
-  ids := ARRAY(SELECT key.id
+  SELECT ARRAY(SELECT key.id
                  FROM dispatcher_ratelimitkey AS key
                 WHERE key.id = ANY (p_keys) AND key.id <> ALL (p_known)
                 ORDER BY key.id
-                  FOR NO KEY UPDATE SKIP LOCKED);
-  SELECT (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL,
-         EXISTS (SELECT FROM dispatcher_block)
-    INTO v_has_groups, v_has_blocks;
+                  FOR NO KEY UPDATE SKIP LOCKED),
+         (SELECT key.id FROM dispatcher_ratelimitkey AS key WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
+    INTO ids, v_has_groups;
   IF v_has_groups THEN
     SELECT array_agg(DISTINCT joined.id), array_agg(key.id) FILTER (WHERE NOT key.is_group) INTO groups, v_members
       FROM dispatcher_ratelimitkey AS key
-     CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE dispatcher_groups_of_8e1ddeec(key.name) END) AS joined (id)
+     CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE dispatcher_groups_of_32fb22e3(key.name) END) AS joined (id)
      WHERE key.id = ANY (ids);
   END IF;
   groups := COALESCE(groups, '{}');
   IF groups <> '{}' THEN
-    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_8e1ddeec) INTO v_groups
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_32fb22e3) INTO v_groups
       FROM dispatcher_ratelimitkey AS key
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
@@ -665,7 +762,7 @@ BEGIN
                              member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
              FROM (SELECT member.id, member.room, member.fits, member.own, member.last_at,
                           member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
-                     FROM dispatcher_room_8e1ddeec(dispatcher_members_of_8e1ddeec(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                     FROM dispatcher_room_32fb22e3(dispatcher_members_of_32fb22e3(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
                   AS member) AS ranked
      WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
     WITH mine AS (
@@ -677,7 +774,17 @@ BEGIN
          FOR NO KEY UPDATE SKIP LOCKED)
     SELECT ids || ARRAY(SELECT mine.id FROM mine) INTO ids;
   END IF;
-  IF v_has_blocks THEN
+  busy := '{}';
+  IF NOT (p_keys || groups) <@ (ids || p_known) THEN
+    busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
+                   WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
+  END IF;
+  FOR v_count IN 1 .. 2 LOOP
+    SELECT ARRAY(SELECT key FROM dispatcher_room_32fb22e3(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key),
+           (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = ANY (ids) LIMIT 1) IS NOT NULL,
+           EXISTS (SELECT FROM dispatcher_block)
+      INTO keys, is_parked, v_has_blocks;
+    EXIT WHEN v_count = 2 OR NOT v_has_blocks;
     WITH mine AS MATERIALIZED (
       SELECT block.ctid AS row FROM dispatcher_block AS block WHERE block.key_id = ANY (ids) FOR UPDATE SKIP LOCKED
     ), gone AS (
@@ -687,14 +794,11 @@ BEGIN
       FROM (SELECT each.key_id, max(each.until) AS until FROM dispatcher_block AS each
              WHERE each.key_id = ANY (ids) GROUP BY each.key_id) AS block
      WHERE key.id = ANY (ids) AND key.id = block.key_id;
-  END IF;
-  busy := '{}';
-  IF NOT (p_keys || groups) <@ (ids || p_known) THEN
-    busy := ARRAY(SELECT key.id FROM dispatcher_ratelimitkey AS key
-                   WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
-  END IF;
-  SELECT array_agg(key), COALESCE(array_agg(key.id), '{}') INTO keys, ids
-    FROM dispatcher_room_8e1ddeec(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key;
+  END LOOP;
+  ids := '{}';
+  FOR k IN 1 .. cardinality(keys) LOOP
+    ids := ids || keys[k].id;
+  END LOOP;
   FOREACH v_group IN ARRAY COALESCE(v_groups, '{}') LOOP
     v_members := v_members || v_group.best;
     k := array_position(ids, v_group.id);
@@ -707,21 +811,21 @@ BEGIN
     IF ids[k] = ANY (v_members) THEN keys[k].is_counted := true; END IF;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_observe_8e1ddeec(p_key dispatcher_key_room_8e1ddeec, p_cost int, p_now timestamptz, p_tuning dispatcher_tuning_8e1ddeec) RETURNS dispatcher_key_room_8e1ddeec
+CREATE FUNCTION dispatcher_observe_32fb22e3(p_key dispatcher_key_room_32fb22e3, p_cost int, p_now timestamptz, p_tuning dispatcher_tuning_32fb22e3) RETURNS dispatcher_key_room_32fb22e3
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_seen dispatcher_observed_8e1ddeec := p_key.observed;
+  v_seen dispatcher_observed_32fb22e3 := p_key.observed;
   v_at timestamptz := GREATEST(p_now, v_seen.allowed_at,
     CASE WHEN v_seen.throttle_limit IS NOT NULL
-         THEN v_seen.allowed_at + dispatcher_spacing_8e1ddeec(p_key.last_cost, v_seen.throttle_limit, v_seen.throttle_period) END);
+         THEN v_seen.allowed_at + dispatcher_spacing_32fb22e3(p_key.last_cost, v_seen.throttle_limit, v_seen.throttle_period) END);
 BEGIN
   p_key.spent := p_key.spent + p_cost;
   IF p_key.spent > v_seen.rate_limit THEN
     v_at := GREATEST(v_at, COALESCE(p_key.spent_from, p_now) + v_seen.rate_period + p_tuning.margin,
       CASE WHEN v_seen.allowed_at > p_now
-           THEN v_seen.allowed_at + dispatcher_spacing_8e1ddeec(p_key.last_cost, v_seen.rate_limit, v_seen.rate_period) END);
+           THEN v_seen.allowed_at + dispatcher_spacing_32fb22e3(p_key.last_cost, v_seen.rate_limit, v_seen.rate_period) END);
   END IF;
   v_seen.allowed_at := LEAST(v_at, p_now + interval '366 days');
   IF v_at > p_now + p_tuning.horizon THEN
@@ -733,9 +837,9 @@ BEGIN
   p_key.observed := v_seen;
   RETURN p_key;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_observe_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_observe_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opening_8e1ddeec(p_key dispatcher_key_room_8e1ddeec, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+CREATE FUNCTION dispatcher_opening_32fb22e3(p_key dispatcher_key_room_32fb22e3, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_at timestamptz := p_now;
@@ -775,9 +879,9 @@ BEGIN
   v_at := GREATEST(v_at, p_key.next_at - p_horizon);
   RETURN NULLIF(v_at, p_now);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opening_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_room_now_8e1ddeec(p_key dispatcher_key_room_8e1ddeec, p_horizon interval, p_now timestamptz) RETURNS bigint
+CREATE FUNCTION dispatcher_room_now_32fb22e3(p_key dispatcher_key_room_32fb22e3, p_horizon interval, p_now timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
 SELECT CASE WHEN p_key.next_at IS NULL THEN p_key.room
             WHEN p_key.next_at > p_now + p_horizon THEN 0
@@ -785,9 +889,9 @@ SELECT CASE WHEN p_key.next_at IS NULL THEN p_key.room
                        1 + floor(extract(epoch FROM p_now + p_horizon - p_key.next_at) * p_key.throttle_limit
                                  / extract(epoch FROM p_key.throttle_period)))::bigint END
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_room_now_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_now_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_8e1ddeec(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+CREATE FUNCTION dispatcher_wake_32fb22e3(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_process uuid;
@@ -807,7 +911,7 @@ BEGIN
               AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
               AND COALESCE(worker.seen_at, idle.idle_at) > p_now - p_silence
               AND (p_key IS NULL
-                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_8e1ddeec(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_32fb22e3(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
                                true))
             ORDER BY idle.idle_at, idle.id
             LIMIT 1
@@ -815,106 +919,59 @@ BEGIN
   RETURNING process.id INTO v_process;
   RETURN v_process;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_32fb22e3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_start_8e1ddeec AS (
-    call uuid,
-    at timestamptz,
-    state text,
-    chosen jsonb,
-    key_ids bigint[],
-    costs int[],
-    is_counted bool
-);
-
-CREATE TYPE dispatcher_fate_8e1ddeec AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
-
-CREATE TYPE dispatcher_move_8e1ddeec AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid,
-    is_turn bool,
-    queue text
-);
-
-CREATE TYPE dispatcher_pending_8e1ddeec AS (at timestamptz, lane_id bigint, key_id bigint);
-
-CREATE TYPE dispatcher_chosen_8e1ddeec AS (
-    starts dispatcher_start_8e1ddeec[],
-    fates dispatcher_fate_8e1ddeec[],
-    served bigint[],
-    moves dispatcher_move_8e1ddeec[],
-    notes dispatcher_pending_8e1ddeec[],
-    wake uuid[],
-    keys dispatcher_key_room_8e1ddeec[],
-    counts bool,
-    counted dispatcher_key_room_8e1ddeec[],
-    open bigint[],
-    room_left int,
-    publish_left int[],
-    lines dispatcher_line_8e1ddeec[]
-);
-
-CREATE FUNCTION dispatcher_pay_8e1ddeec(p_lines dispatcher_line_8e1ddeec[]) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-  v_line dispatcher_line_8e1ddeec;
+CREATE FUNCTION dispatcher_settle_32fb22e3(p_fates dispatcher_fate_32fb22e3[], p_tuning dispatcher_tuning_32fb22e3, p_now timestamptz)
+RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 BEGIN
-  FOREACH v_line IN ARRAY p_lines LOOP
-    UPDATE dispatcher_share AS share
-       SET next = v_line.next
-     WHERE share.key_id = v_line.key_id AND share.priority = v_line.priority AND share.share_id = v_line.share_id
-       AND (SELECT true FROM dispatcher_share AS mine
-             WHERE mine.key_id = v_line.key_id AND mine.priority = v_line.priority
-               AND mine.share_id = v_line.share_id
-               FOR NO KEY UPDATE SKIP LOCKED);
-    IF NOT FOUND THEN
-      INSERT INTO dispatcher_share (key_id, priority, share_id, next)
-      SELECT v_line.key_id, v_line.priority, v_line.share_id, v_line.next
-       WHERE NOT EXISTS (
-             SELECT FROM dispatcher_share AS mine
-              WHERE mine.key_id = v_line.key_id AND mine.priority = v_line.priority
-                AND mine.share_id = v_line.share_id);
-    END IF;
-  END LOOP;
+  RETURN QUERY
+  UPDATE dispatcher_callqueue AS call
+     SET state = CASE fate.fate WHEN 'oversized' THEN 'available' WHEN 'later' THEN 'scheduled'
+                                WHEN 'unknown' THEN 'scheduled' WHEN 'cancelled' THEN 'cancelled' ELSE 'discarded' END,
+         reason = CASE fate.fate WHEN 'dropped' THEN 'limit' WHEN 'expired' THEN 'expired' END,
+         oversized_key_id = CASE WHEN fate.fate = 'oversized' THEN fate.key_id END,
+         oversized_cost = CASE WHEN fate.fate = 'oversized' THEN fate.cost END,
+         scheduled_at = CASE fate.fate WHEN 'later' THEN fate.at WHEN 'unknown' THEN p_now + fate.wait
+                                       ELSE call.scheduled_at END,
+         returns = CASE WHEN fate.fate = 'unknown' THEN LEAST(call.returns + 1, 32767) ELSE call.returns END,
+         finished_at = CASE WHEN fate.fate IN ('dropped', 'expired', 'cancelled') THEN p_now END,
+         error = CASE fate.fate
+                 WHEN 'dropped'
+                 THEN jsonb_build_object('type', 'LimitReached', 'message', 'dropped at the limit of ' || fate.key,
+                                         'attempt', call.attempt, 'key', fate.key, 'occurred_at', p_now)
+                 WHEN 'expired'
+                 THEN jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at,
+                                         'attempt', call.attempt, 'occurred_at', p_now)
+                 ELSE call.error END
+    FROM (SELECT fate.call, fate.fate, fate.at, fate.key_id, fate.cost, key.name AS key,
+                 CASE WHEN fate.fate = 'unknown'
+                      THEN CASE WHEN known.is_known
+                                THEN LEAST(interval '0.5 seconds' * (seen.returns + 1), longest.first)
+                                ELSE LEAST(longest.first * power(2, LEAST(seen.returns, 20)),
+                                           12 * p_tuning.dispatch_lease) END END AS wait
+            FROM unnest(p_fates) AS fate
+            JOIN dispatcher_callqueue AS seen ON seen.id = fate.call
+            LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = fate.key_id
+           CROSS JOIN LATERAL (
+                 SELECT fate.fate = 'unknown' AND EXISTS (
+                          SELECT FROM dispatcher_worker AS worker
+                           WHERE seen.queue = ANY (worker.queues) AND worker.serves_until > p_now
+                             AND (worker.tasks IS NULL OR seen.task = ANY (worker.tasks))) AS is_known) AS known
+           CROSS JOIN LATERAL (SELECT LEAST(interval '1 minute', p_tuning.dispatch_lease) AS first) AS longest) AS fate
+   WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
+  RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_pay_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_rounds_8e1ddeec(p_lanes bigint[], p_seats dispatcher_seat_8e1ddeec[], p_lines dispatcher_line_8e1ddeec[], p_met bigint[], p_done bigint[],
-    p_over uuid[], p_one_by_one bool, OUT calls uuid[], OUT rounds bigint[]) LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  WITH head AS (
-    SELECT lane.id AS lane, lane.line, lane.turn, lane.first, lane.served_at, call.id, met.n + call.n AS n,
-           lane.turn IS NOT NULL AND call.n = 1 AS is_in_line, (lane.length IS NULL)::int AS is_new, line.next,
-           dispatcher_turn_8e1ddeec(COALESCE(call.key_costs[lane.cost_at], 1), line.weight) AS length
-      FROM (SELECT seated.id, (p_seats[seated.n]).* FROM unnest(p_lanes) WITH ORDINALITY AS seated (id, n)) AS lane
-     CROSS JOIN LATERAL (SELECT (p_lines[lane.line]).next, (p_lines[lane.line]).weight) AS line
-     CROSS JOIN LATERAL (SELECT cardinality(array_positions(p_met, lane.id)) AS n) AS met
-     CROSS JOIN LATERAL (
-           SELECT call.id, call.key_costs, row_number() OVER () AS n
-             FROM (SELECT call.id, call.key_costs
-                     FROM dispatcher_callqueue AS call
-                    WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
-                      AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (p_over)
-                    ORDER BY call.position
-                    LIMIT lane.heads) AS call) AS call
-     WHERE lane.id <> ALL (p_done))
-  SELECT array_agg(turn.id), array_agg(turn.at - turn.first + dispatcher_turn_8e1ddeec(1, 1))
-    INTO calls, rounds
-    FROM (SELECT each.id, each.first, max(each.at) OVER (PARTITION BY each.lane ORDER BY each.n) AS at
-            FROM (SELECT head.id, head.first, head.lane, head.n,
-                         CASE WHEN head.is_in_line THEN head.turn
-                              ELSE head.next - head.is_new - head.length + sum(head.length) OVER (
-                                     PARTITION BY head.line, head.is_in_line, CASE WHEN p_one_by_one THEN head.lane END
-                                         ORDER BY head.n, head.served_at, head.lane) END::bigint AS at
-                    FROM head) AS each) AS turn;
-END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_rounds_8e1ddeec FROM PUBLIC;
-
-CREATE TYPE dispatcher_found_8e1ddeec AS (
+CREATE TYPE dispatcher_found_32fb22e3 AS (
     now timestamptz,
     since timestamptz,
     open bigint[],
     busy bigint[],
     ids bigint[],
-    keys dispatcher_key_room_8e1ddeec[],
-    lanes dispatcher_lane_8e1ddeec[],
+    keys dispatcher_key_room_32fb22e3[],
+    lanes dispatcher_lane_32fb22e3[],
     is_parked bool,
     turn_keys bigint[],
     published text[],
@@ -924,8 +981,8 @@ CREATE TYPE dispatcher_found_8e1ddeec AS (
     again_at timestamptz
 );
 
-CREATE FUNCTION dispatcher_find_lanes_8e1ddeec(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
-    p_tuning dispatcher_tuning_8e1ddeec, p_now timestamptz) RETURNS dispatcher_found_8e1ddeec LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_find_lanes_32fb22e3(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_32fb22e3, p_now timestamptz) RETURNS dispatcher_found_32fb22e3 LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_since timestamptz := v_now;
@@ -935,12 +992,11 @@ DECLARE
   v_want bigint[];
   v_busy bigint[] := '{}';
   v_ids bigint[] := '{}';
-  v_keys dispatcher_key_room_8e1ddeec[];
-  v_lanes dispatcher_lane_8e1ddeec[];
-  v_lane dispatcher_lane_8e1ddeec;
-  v_rows tid[];
+  v_keys dispatcher_key_room_32fb22e3[] := '{}';
+  v_lanes dispatcher_lane_32fb22e3[] := '{}';
+  v_lane dispatcher_lane_32fb22e3;
+  v_rows tid[] := '{}';
   v_noted record;
-  v_noted_rows tid[];
   v_from timestamptz := COALESCE(p_tuning.notes, '-infinity');
   v_noted_queues text[] := '{}';
   v_again_at timestamptz;
@@ -963,57 +1019,48 @@ BEGIN
                        OR p_delivery = COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored
                                                   WHERE stored.name = mine.name), 'broker'))),
          (SELECT note.at FROM dispatcher_note AS note
-           WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL
-    INTO v_queues, v_is_noted;
+           WHERE note.at > v_from AND note.at <= v_now ORDER BY note.at DESC LIMIT 1) IS NOT NULL,
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = -1 AND site.queue = ANY (p_queues) LIMIT 1) IS NOT NULL,
+         (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.queue = ANY (p_queues) AND site.kept_until IS NOT NULL LIMIT 1) IS NOT NULL
+    INTO v_queues, v_is_noted, v_has_limited, v_has_kept;
   IF p_delivery = 'broker' AND v_queues <> '{}' THEN
     SELECT COALESCE(array_agg(queue.name) FILTER (WHERE queue.room > 0), '{}'),
            COALESCE(array_agg(queue.room) FILTER (WHERE queue.room > 0), '{}'),
            COALESCE(array_agg(queue.name) FILTER (WHERE queue.room = 0), '{}')
       INTO v_published, v_publish_room, v_full
-      FROM (SELECT mine.name, dispatcher_queue_room_8e1ddeec(mine.name, p_room, p_tuning, v_now) AS room
+      FROM (SELECT mine.name, dispatcher_queue_room_32fb22e3(mine.name, p_room, p_tuning, v_now) AS room
               FROM unnest(v_queues) AS mine (name)) AS queue;
     v_queues := v_published;
   END IF;
   IF v_is_noted THEN
-    v_noted := dispatcher_read_notes_8e1ddeec(v_from, v_now, v_queues, p_room);
+    v_noted := dispatcher_read_notes_32fb22e3(v_from, v_now, v_queues, p_room);
     v_open := v_open || v_noted.keys;
-    v_noted_rows := NULLIF(v_noted.rows, '{}');
+    v_rows := v_noted.rows;
     v_noted_queues := v_noted.queues;
     v_again_at := v_noted.again_at;
   END IF;
-  SELECT array_agg(front.row),
-         (SELECT site.lane_id FROM dispatcher_lanesite AS site
-           WHERE site.place = -1 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL,
-         (SELECT site.lane_id FROM dispatcher_lanesite AS site
-           WHERE site.queue = ANY (v_queues) AND site.kept_until IS NOT NULL LIMIT 1) IS NOT NULL
-    INTO v_rows, v_has_limited, v_has_kept
-    FROM unnest(v_queues) AS mine (name)
-   CROSS JOIN LATERAL (
-         SELECT site.ctid AS row
-           FROM dispatcher_lanesite AS site
-          WHERE site.place = 0 AND site.queue = mine.name
-          ORDER BY site.priority DESC, site.served_at, site.lane_id
-          LIMIT p_room
-            FOR NO KEY UPDATE SKIP LOCKED) AS front;
-  v_rows := v_noted_rows || v_rows;
-  IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_8e1ddeec(p_worker, v_queues, p_room, v_now); END IF;
-  IF v_rows IS NULL AND v_queues <> '{}' THEN
-    IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
-         WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
-      BEGIN
-        v_rows := ARRAY(SELECT site.ctid
-                          FROM dispatcher_lanesite AS site
-                         WHERE site.place = 0 AND site.queue = ANY (v_queues)
-                         ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
-                         LIMIT 1
-                           FOR NO KEY UPDATE);
-      EXCEPTION WHEN lock_not_available THEN
-        v_rows := NULL;
-      END;
+  IF v_queues <> '{}' THEN
+    IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_32fb22e3(p_worker, v_queues, p_room, v_now); END IF;
+    v_lanes := dispatcher_lanes_32fb22e3(v_queues, 0, p_room, v_rows, 'mine');
+    IF v_lanes = '{}' THEN
+      IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
+           WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
+        BEGIN
+          PERFORM FROM dispatcher_lanesite AS site
+            WHERE site.place = 0 AND site.queue = ANY (v_queues)
+            ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
+            LIMIT 1
+              FOR NO KEY UPDATE;
+          v_lanes := dispatcher_lanes_32fb22e3(v_queues, 0, p_room, '{}', 'mine');
+        EXCEPTION WHEN lock_not_available THEN
+          NULL;
+        END;
+      END IF;
     END IF;
   END IF;
   v_now := COALESCE(p_now, clock_timestamp());
-  IF v_rows IS NOT NULL THEN v_lanes := dispatcher_lanes_at_8e1ddeec(v_rows, 'mine'); END IF;
   IF v_has_kept THEN
     v_open := v_open || ARRAY(SELECT kept.place
                                 FROM (SELECT site.place FROM dispatcher_lanesite AS site
@@ -1022,13 +1069,13 @@ BEGIN
                                WHERE kept.place > 0);
   END IF;
   v_want := v_open;
-  FOREACH v_lane IN ARRAY COALESCE(v_lanes, '{}') LOOP
+  FOREACH v_lane IN ARRAY v_lanes LOOP
     v_want := v_want || v_lane.key_ids;
   END LOOP;
   FOR v_round IN 1 .. 2 LOOP
     EXIT WHEN v_want = '{}';
     BEGIN
-      v_locked := dispatcher_lock_keys_8e1ddeec(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      v_locked := dispatcher_lock_keys_32fb22e3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
       IF v_locked.busy <> '{}' THEN
         IF NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
           RAISE lock_not_available;
@@ -1041,7 +1088,7 @@ BEGIN
       EXCEPTION WHEN lock_not_available THEN
         NULL;
       END;
-      v_locked := dispatcher_lock_keys_8e1ddeec(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      v_locked := dispatcher_lock_keys_32fb22e3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
     END;
     v_now := COALESCE(p_now, clock_timestamp());
     v_keys := v_keys || v_locked.keys;
@@ -1049,25 +1096,16 @@ BEGIN
     v_busy := v_busy || v_locked.busy;
     v_open := v_open || v_locked.groups;
     EXIT WHEN v_round = 2;
-    IF cardinality(v_rows) >= p_room THEN
+    IF cardinality(v_lanes) >= p_room THEN
       FOR k IN 1 .. cardinality(v_locked.ids) LOOP
         CONTINUE WHEN v_locked.keys[k].fair_by IS NULL;
         v_is_fair := true;
-        v_lanes := v_lanes || dispatcher_lanes_at_8e1ddeec(ARRAY(
-          SELECT front.row
-            FROM unnest(v_queues) AS mine (name)
-           CROSS JOIN LATERAL (
-                 SELECT site.ctid AS row
-                   FROM dispatcher_lanesite AS site
-                  WHERE site.place = 0 AND site.queue = mine.name AND site.ctid <> ALL (v_rows)
-                  ORDER BY site.priority DESC, site.served_at, site.lane_id
-                  LIMIT 50
-                    FOR NO KEY UPDATE SKIP LOCKED) AS front), 'mine');
+        v_lanes := dispatcher_lanes_32fb22e3(v_queues, 0, p_room + 50, v_rows, 'mine');
         EXIT;
       END LOOP;
     END IF;
     IF v_has_kept THEN
-      v_lanes := v_lanes || dispatcher_lanes_at_8e1ddeec(ARRAY(
+      v_lanes := v_lanes || dispatcher_lanes_32fb22e3('{}', 0, 0, ARRAY(
         SELECT site.ctid
           FROM dispatcher_lanesite AS site
          WHERE site.queue = ANY (v_queues) AND site.kept_until <= v_now
@@ -1076,8 +1114,7 @@ BEGIN
                                                    AND COALESCE(key.next_at <= v_now + p_tuning.horizon, true))))
            FOR NO KEY UPDATE SKIP LOCKED), 'mine');
     END IF;
-    v_is_parked := (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                     WHERE site.place = ANY (v_locked.ids) LIMIT 1) IS NOT NULL;
+    v_is_parked := v_locked.is_parked;
     EXIT WHEN NOT v_is_parked AND NOT v_is_fair;
     FOR v_other IN
       WITH RECURSIVE turn (key_id, room, queue) AS (
@@ -1092,7 +1129,7 @@ BEGIN
           FROM turn
          WHERE turn.queue IS NOT NULL
       )
-      SELECT turn.key_id, turn.queue, LEAST(turn.room, GREATEST(p_room, 1)) AS most,
+      SELECT turn.key_id, turn.queue, LEAST(turn.room, GREATEST(p_room, 1))::int AS most,
              CASE WHEN turn.queue = ANY (v_queues) THEN 'mine'
                   WHEN queue.delivery = 'broker' THEN 'published'
                   WHEN queue.delivery = 'http' OR EXISTS (
@@ -1108,18 +1145,12 @@ BEGIN
       v_turn_keys := v_turn_keys || v_other.key_id;
       CONTINUE WHEN v_other.taker IS NULL;
       IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
-        v_left := dispatcher_queue_room_8e1ddeec(v_other.queue, p_publish, p_tuning, v_now);
+        v_left := dispatcher_queue_room_32fb22e3(v_other.queue, p_publish, p_tuning, v_now);
         CONTINUE WHEN COALESCE(v_left, 0) = 0;
         v_published := v_published || v_other.queue;
         v_publish_room := v_publish_room || v_left;
       END IF;
-      v_rows := ARRAY(SELECT site.ctid
-                        FROM dispatcher_lanesite AS site
-                       WHERE site.place = v_other.key_id AND site.queue = v_other.queue
-                       ORDER BY site.priority DESC, site.served_at, site.lane_id
-                       LIMIT v_other.most
-                         FOR NO KEY UPDATE SKIP LOCKED);
-      v_lanes := v_lanes || dispatcher_lanes_at_8e1ddeec(v_rows, v_other.taker);
+      v_lanes := v_lanes || dispatcher_lanes_32fb22e3(ARRAY[v_other.queue], v_other.key_id, v_other.most, '{}', v_other.taker);
     END LOOP;
     v_want := ARRAY(SELECT DISTINCT spent.id FROM unnest(v_lanes) AS lane, unnest(lane.key_ids) AS spent (id)
                      WHERE spent.id <> ALL (v_ids || v_busy));
@@ -1127,9 +1158,9 @@ BEGIN
   RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
           v_publish_room, v_full, v_noted_queues, v_again_at);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_claim_8e1ddeec(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_8e1ddeec,
+CREATE FUNCTION dispatcher_claim_32fb22e3(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_32fb22e3,
     p_now timestamptz)
 RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, queue text, is_paced bool, is_counted bool,
     at timestamptz)
@@ -1138,7 +1169,7 @@ SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_call record;
-  v_keys dispatcher_key_room_8e1ddeec[];
+  v_keys dispatcher_key_room_32fb22e3[];
   v_ids bigint[];
   v_costs int[];
 BEGIN
@@ -1154,8 +1185,8 @@ BEGIN
       FROM dispatcher_slot AS slot WHERE slot.call_id = p_call AND slot.key_id IS NOT NULL;
     PERFORM FROM dispatcher_ratelimitkey AS key
       WHERE key.id = ANY (v_ids)
-        AND (dispatcher_counts_8e1ddeec(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
-             OR key.is_observed OR dispatcher_is_member_8e1ddeec(key.name, key.is_group))
+        AND (dispatcher_counts_32fb22e3(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
+             OR key.is_observed OR dispatcher_is_member_32fb22e3(key.name, key.is_group))
       ORDER BY key.id
         FOR NO KEY UPDATE;
   EXCEPTION WHEN lock_not_available THEN
@@ -1167,7 +1198,7 @@ BEGIN
   at := COALESCE(p_now, clock_timestamp());
   queue := v_call.queue;
   SELECT array_agg(key),
-         max(dispatcher_paced_8e1ddeec(key.last_at + dispatcher_spacing_8e1ddeec(key.last_cost, key.throttle_limit, key.throttle_period),
+         max(dispatcher_paced_32fb22e3(key.last_at + dispatcher_spacing_32fb22e3(key.last_cost, key.throttle_limit, key.throttle_period),
                     v_costs[array_position(v_ids, key.id)], key.throttle_limit, key.throttle_period, at,
                     p_tuning.lead)),
          COALESCE(bool_or(key.rate_limit IS NOT NULL), false),
@@ -1178,7 +1209,7 @@ BEGIN
                    OR EXISTS (SELECT FROM dispatcher_block AS block
                                WHERE block.key_id = ANY (v_ids) AND block.until > at) THEN 'closed' END
     INTO v_keys, start_at, is_counted, refused
-    FROM dispatcher_room_8e1ddeec(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_32fb22e3(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
   is_paced := start_at IS NOT NULL;
   start_at := COALESCE(CASE WHEN p_ahead IS NOT NULL THEN start_at END, at);
   IF v_call.state = 'active' THEN
@@ -1204,37 +1235,37 @@ BEGIN
      SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
    WHERE slot.call_id = p_call;
   FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
-    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_8e1ddeec(v_keys[i].name, v_keys[i].is_group);
+    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_32fb22e3(v_keys[i].name, v_keys[i].is_group);
     v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
     IF v_keys[i].observed IS DISTINCT FROM NULL THEN
       v_keys[i].unstarted := v_keys[i].unstarted - v_keys[i].used;
-      v_keys[i] := dispatcher_observe_8e1ddeec(v_keys[i], v_keys[i].used::int, at, p_tuning);
+      v_keys[i] := dispatcher_observe_32fb22e3(v_keys[i], v_keys[i].used::int, at, p_tuning);
     END IF;
     v_keys[i].last_cost := v_keys[i].used;
     v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);
   END LOOP;
-  PERFORM dispatcher_count_starts_8e1ddeec(v_keys);
+  PERFORM dispatcher_count_starts_32fb22e3(v_keys);
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_claim_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opens_at_8e1ddeec(p_key dispatcher_key_room_8e1ddeec, p_cost bigint, p_keys dispatcher_key_room_8e1ddeec[], p_worker uuid, p_tuning dispatcher_tuning_8e1ddeec,
+CREATE FUNCTION dispatcher_opens_at_32fb22e3(p_key dispatcher_key_room_32fb22e3, p_cost bigint, p_keys dispatcher_key_room_32fb22e3[], p_worker uuid, p_tuning dispatcher_tuning_32fb22e3,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_at timestamptz := dispatcher_opening_8e1ddeec(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+  v_at timestamptz := dispatcher_opening_32fb22e3(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
 BEGIN
   IF v_at IS NULL AND p_key.is_group THEN
-    v_at := (SELECT min(dispatcher_opening_8e1ddeec(COALESCE(mine, member), p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp,
+    v_at := (SELECT min(dispatcher_opening_32fb22e3(COALESCE(mine, member), p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp,
                                  p_now))
-               FROM dispatcher_room_8e1ddeec(dispatcher_members_of_8e1ddeec(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+               FROM dispatcher_room_32fb22e3(dispatcher_members_of_32fb22e3(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
                LEFT JOIN unnest(p_keys) AS mine ON mine.id = member.id
               WHERE member.fits >= p_cost);
   END IF;
   RETURN v_at;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_runnable_8e1ddeec(p_queue text, p_most int, p_horizon interval, p_margin interval, p_ramp interval,
+CREATE FUNCTION dispatcher_runnable_32fb22e3(p_queue text, p_most int, p_horizon interval, p_margin interval, p_ramp interval,
     p_now timestamptz, OUT calls int, OUT since timestamptz, OUT active int)
 LANGUAGE plpgsql STABLE SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
 SET search_path FROM CURRENT AS $$
@@ -1275,7 +1306,7 @@ BEGIN
       SELECT joined.id
         FROM noted
         JOIN dispatcher_ratelimitkey AS key ON key.id = noted.key_id
-       CROSS JOIN LATERAL unnest(dispatcher_groups_of_8e1ddeec(key.name)) AS joined (id)
+       CROSS JOIN LATERAL unnest(dispatcher_groups_of_32fb22e3(key.name)) AS joined (id)
        UNION
       SELECT site.place FROM dispatcher_lanesite AS site
        WHERE site.queue = p_queue AND site.kept_until IS NOT NULL AND site.place > 0
@@ -1320,12 +1351,12 @@ BEGIN
     CONTINUE WHEN v_head.since IS NULL AND v_lane.due = 0;
     v_want := ARRAY(SELECT named.id FROM unnest(v_lane.key_ids) AS named (id) WHERE named.id <> ALL (v_ids));
     SELECT array_agg(key.id) AS ids, array_agg(key.room) AS room INTO v_new
-      FROM (SELECT key.id, LEAST(dispatcher_room_now_8e1ddeec(key, p_horizon, p_now),
+      FROM (SELECT key.id, LEAST(dispatcher_room_now_32fb22e3(key, p_horizon, p_now),
                                  CASE WHEN key.is_group THEN (
-                                   SELECT COALESCE(sum(dispatcher_room_now_8e1ddeec(member, p_horizon, p_now)), 0)
-                                     FROM dispatcher_room_8e1ddeec(dispatcher_members_of_8e1ddeec(key.name), NULL, p_now, p_margin, p_ramp) AS member) END
+                                   SELECT COALESCE(sum(dispatcher_room_now_32fb22e3(member, p_horizon, p_now)), 0)
+                                     FROM dispatcher_room_32fb22e3(dispatcher_members_of_32fb22e3(key.name), NULL, p_now, p_margin, p_ramp) AS member) END
                                  ) AS room
-              FROM dispatcher_room_8e1ddeec(v_want, NULL, p_now, p_margin, p_ramp) AS key) AS key;
+              FROM dispatcher_room_32fb22e3(v_want, NULL, p_now, p_margin, p_ramp) AS key) AS key;
     v_ids := v_ids || v_new.ids;
     v_left := v_left || v_new.room;
     SELECT COALESCE(array_agg(spent.place), '{}') AS places, COALESCE(array_agg(spent.cost), '{}') AS costs,
@@ -1348,9 +1379,9 @@ BEGIN
     since := LEAST(since, v_head.since, v_lane.since);
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_runnable_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_runnable_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_workers_8e1ddeec(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
+CREATE FUNCTION dispatcher_wake_workers_32fb22e3(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
 RETURNS TABLE (queue text, is_published bool, worker_id uuid)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
 SET search_path FROM CURRENT AS $$
@@ -1411,7 +1442,7 @@ BEGIN
            WHERE call.queue = v_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
            LIMIT v_processes) AS call), true);
     ELSE
-      worker_id := dispatcher_wake_8e1ddeec(queue, NULL, NULL, p_silence, clock_timestamp());
+      worker_id := dispatcher_wake_32fb22e3(queue, NULL, NULL, p_silence, clock_timestamp());
       IF worker_id IS NOT NULL THEN
         PERFORM set_config('synchronous_commit', 'off', true);
       END IF;
@@ -1419,54 +1450,69 @@ BEGIN
     RETURN NEXT;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_workers_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_workers_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_settle_8e1ddeec(p_fates dispatcher_fate_8e1ddeec[], p_tuning dispatcher_tuning_8e1ddeec, p_now timestamptz)
-RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+CREATE TYPE dispatcher_head_32fb22e3 AS (
+    call uuid,
+    key_costs int[],
+    fate text,
+    turn bigint,
+    lane int,
+    tier bigint,
+    round bigint
+);
+
+CREATE FUNCTION dispatcher_heads_32fb22e3(p_found dispatcher_found_32fb22e3, p_queues text[], p_tasks text[], p_becomes text, p_most int, p_seats dispatcher_seat_32fb22e3[],
+    p_seated bigint[], p_ranked uuid[], p_rounds bigint[], p_met bigint[], p_done bigint[], p_over uuid[],
+    p_due bigint[], p_stride bigint[], p_is_strict bool) RETURNS dispatcher_head_32fb22e3[] LANGUAGE plpgsql AS $$
+DECLARE
+  v_heads dispatcher_head_32fb22e3[];
 BEGIN
-  RETURN QUERY
-  UPDATE dispatcher_callqueue AS call
-     SET state = CASE fate.fate WHEN 'oversized' THEN 'available' WHEN 'later' THEN 'scheduled'
-                                WHEN 'unknown' THEN 'scheduled' WHEN 'cancelled' THEN 'cancelled' ELSE 'discarded' END,
-         reason = CASE fate.fate WHEN 'dropped' THEN 'limit' WHEN 'expired' THEN 'expired' END,
-         oversized_key_id = CASE WHEN fate.fate = 'oversized' THEN fate.key_id END,
-         oversized_cost = CASE WHEN fate.fate = 'oversized' THEN fate.cost END,
-         scheduled_at = CASE fate.fate WHEN 'later' THEN fate.at WHEN 'unknown' THEN p_now + fate.wait
-                                       ELSE call.scheduled_at END,
-         returns = CASE WHEN fate.fate = 'unknown' THEN LEAST(call.returns + 1, 32767) ELSE call.returns END,
-         finished_at = CASE WHEN fate.fate IN ('dropped', 'expired', 'cancelled') THEN p_now END,
-         error = CASE fate.fate
-                 WHEN 'dropped'
-                 THEN jsonb_build_object('type', 'LimitReached', 'message', 'dropped at the limit of ' || fate.key,
-                                         'attempt', call.attempt, 'key', fate.key, 'occurred_at', p_now)
-                 WHEN 'expired'
-                 THEN jsonb_build_object('type', 'Expired', 'message', 'not started by ' || call.expires_at,
-                                         'attempt', call.attempt, 'occurred_at', p_now)
-                 ELSE call.error END
-    FROM (SELECT fate.call, fate.fate, fate.at, fate.key_id, fate.cost, key.name AS key,
-                 CASE WHEN fate.fate = 'unknown'
-                      THEN CASE WHEN known.is_known
-                                THEN LEAST(interval '0.5 seconds' * (seen.returns + 1), longest.first)
-                                ELSE LEAST(longest.first * power(2, LEAST(seen.returns, 20)),
-                                           12 * p_tuning.dispatch_lease) END END AS wait
-            FROM unnest(p_fates) AS fate
-            JOIN dispatcher_callqueue AS seen ON seen.id = fate.call
-            LEFT JOIN dispatcher_ratelimitkey AS key ON key.id = fate.key_id
-           CROSS JOIN LATERAL (
-                 SELECT fate.fate = 'unknown' AND EXISTS (
-                          SELECT FROM dispatcher_worker AS worker
-                           WHERE seen.queue = ANY (worker.queues) AND worker.serves_until > p_now
-                             AND (worker.tasks IS NULL OR seen.task = ANY (worker.tasks))) AS is_known) AS known
-           CROSS JOIN LATERAL (SELECT LEAST(interval '1 minute', p_tuning.dispatch_lease) AS first) AS longest) AS fate
-   WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
-  RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
+  v_heads := ARRAY(
+    SELECT (head.id, head.key_costs, head.fate, head.turn, lane.n, line.tier, line.round)::dispatcher_head_32fb22e3
+      FROM unnest(p_found.lanes) WITH ORDINALITY AS lane (id, row, queue, priority, on_limit, key_ids, place, served_at,
+                                                          last_served_at, kept_until, waits_from, taker, n)
+     CROSS JOIN LATERAL (
+           SELECT call.id, call.key_costs, row_number() OVER () AS turn,
+                  CASE WHEN call.is_revoked THEN 'cancelled'
+                       WHEN call.expires_at <= p_found.now THEN 'expired'
+                       WHEN lane.taker = 'mine' AND p_becomes = 'active' AND call.task <> ALL (p_tasks) THEN 'unknown'
+                  END AS fate
+             FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
+                     FROM dispatcher_callqueue AS call
+                    WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
+                      AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (p_over)
+                    ORDER BY call.position
+                    LIMIT COALESCE(p_seats[array_position(p_seated, lane.id)].heads, p_most)
+                      FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
+     CROSS JOIN LATERAL (
+           SELECT COALESCE(CASE WHEN p_is_strict THEN array_position(p_queues, lane.queue) END, 1)::bigint * 65536
+                  - lane.priority AS tier,
+                  COALESCE(p_rounds[array_position(p_ranked, head.id)],
+                           100000 * (head.turn + cardinality(array_positions(p_met, lane.id)))) AS round,
+                  CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until)
+                        AND (lane.last_served_at IS NULL OR lane.kept_until > p_found.now)
+                       THEN '-infinity' ELSE COALESCE(lane.last_served_at, lane.served_at) END AS at) AS line
+     WHERE lane.id <> ALL (p_done)
+     ORDER BY line.tier, line.round, line.at, lane.id, head.turn);
+  IF p_stride IS NOT NULL THEN
+    v_heads := ARRAY(
+      SELECT v_heads[ranked.n]
+        FROM (SELECT head.n, head.tier, head.round, mine.queue,
+                     row_number() OVER (PARTITION BY (p_found.lanes[head.lane]).queue ORDER BY head.n) AS nth
+                FROM unnest(v_heads) WITH ORDINALITY AS head (call, key_costs, fate, turn, lane, tier, round, n)
+               CROSS JOIN LATERAL (
+                     SELECT array_position(p_queues, (p_found.lanes[head.lane]).queue) AS queue) AS mine) AS ranked
+       ORDER BY ranked.tier, p_due[ranked.queue] + p_stride[ranked.queue] * ranked.nth NULLS FIRST, ranked.round,
+                ranked.queue NULLS FIRST, ranked.n);
+  END IF;
+  RETURN v_heads;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_settle_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_heads_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_line_up_8e1ddeec(p_found dispatcher_found_8e1ddeec, p_keys dispatcher_key_room_8e1ddeec[], p_served bigint[], p_moves dispatcher_move_8e1ddeec[], p_open bigint[],
-    p_seated bigint[], p_seats dispatcher_seat_8e1ddeec[], p_lines dispatcher_line_8e1ddeec[], p_over uuid[], p_until timestamptz,
-    OUT moves dispatcher_move_8e1ddeec[], OUT opened bigint[], OUT paid dispatcher_line_8e1ddeec[]) LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_line_up_32fb22e3(p_found dispatcher_found_32fb22e3, p_keys dispatcher_key_room_32fb22e3[], p_served bigint[], p_moves dispatcher_move_32fb22e3[], p_open bigint[],
+    p_seated bigint[], p_seats dispatcher_seat_32fb22e3[], p_lines dispatcher_line_32fb22e3[], p_over uuid[], p_until timestamptz,
+    OUT moves dispatcher_move_32fb22e3[], OUT opened bigint[], OUT paid dispatcher_line_32fb22e3[]) LANGUAGE plpgsql AS $$
 DECLARE
   v_lane record;
 BEGIN
@@ -1474,7 +1520,7 @@ BEGIN
   opened := p_open;
   FOR v_lane IN
     SELECT lane.id, key.id AS key_id, seat.n, seat.line,
-           dispatcher_turn_8e1ddeec(COALESCE(head.cost, 1), (p_lines[seat.line]).weight) AS length
+           dispatcher_turn_32fb22e3(COALESCE(head.cost, 1), (p_lines[seat.line]).weight) AS length
       FROM unnest(p_found.lanes) AS lane
      CROSS JOIN LATERAL (SELECT array_position(p_seated, lane.id) AS n) AS mine
      CROSS JOIN LATERAL (SELECT mine.n, (p_seats[mine.n]).line, (p_seats[mine.n]).cost_at) AS seat
@@ -1497,7 +1543,7 @@ BEGIN
       p_lines[v_lane.line].next := p_lines[v_lane.line].next + v_lane.length;
     END IF;
     moves := moves
-      || (v_lane.id, v_lane.key_id, dispatcher_turn_at_8e1ddeec(p_seats[v_lane.n].turn), NULL, NULL, true, NULL)::dispatcher_move_8e1ddeec;
+      || (v_lane.id, v_lane.key_id, dispatcher_turn_at_32fb22e3(p_seats[v_lane.n].turn), NULL, NULL, true, NULL)::dispatcher_move_32fb22e3;
     opened := opened || v_lane.key_id;
   END LOOP;
   FOR v_lane IN
@@ -1515,19 +1561,19 @@ BEGIN
        AND (line.key_id = ANY (p_found.turn_keys)
             OR EXISTS (SELECT FROM unnest(moves) AS move WHERE move.place = line.key_id AND move.is_turn)));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_line_up_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_line_up_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_note_limits_8e1ddeec(p_found dispatcher_found_8e1ddeec, p_chosen dispatcher_chosen_8e1ddeec, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_note_limits_32fb22e3(p_found dispatcher_found_32fb22e3, p_chosen dispatcher_chosen_32fb22e3, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   v_calls uuid[] := '{}';
   v_queues text[] := '{}';
   v_data jsonb[] := '{}';
-  v_start dispatcher_start_8e1ddeec;
-  v_stops dispatcher_fate_8e1ddeec[] := p_chosen.fates;
-  v_stop dispatcher_fate_8e1ddeec;
-  v_move dispatcher_move_8e1ddeec;
-  v_before dispatcher_key_room_8e1ddeec;
-  v_after dispatcher_key_room_8e1ddeec;
+  v_start dispatcher_start_32fb22e3;
+  v_stops dispatcher_fate_32fb22e3[] := p_chosen.fates;
+  v_stop dispatcher_fate_32fb22e3;
+  v_move dispatcher_move_32fb22e3;
+  v_before dispatcher_key_room_32fb22e3;
+  v_after dispatcher_key_room_32fb22e3;
   v_members bigint[];
   v_name text;
   v_limit jsonb;
@@ -1538,7 +1584,7 @@ BEGIN
     v_data := v_data || NULL::jsonb;
   END LOOP;
   FOREACH v_move IN ARRAY p_chosen.moves LOOP
-    v_stops := v_stops || (v_move.stopped, 'waits', NULL, v_move.place, NULL, v_move.queue)::dispatcher_fate_8e1ddeec;
+    v_stops := v_stops || (v_move.stopped, 'waits', NULL, v_move.place, NULL, v_move.queue)::dispatcher_fate_32fb22e3;
   END LOOP;
   FOREACH v_stop IN ARRAY v_stops LOOP
     CONTINUE WHEN v_stop.call IS NULL OR v_stop.fate NOT IN ('waits', 'later', 'oversized');
@@ -1548,7 +1594,7 @@ BEGIN
       CONTINUE WHEN v_after.id <> ALL (v_members);
       IF i = 0 THEN
         v_name := v_after.name;
-        IF v_after.is_group THEN v_members := v_members || dispatcher_members_of_8e1ddeec(v_name); END IF;
+        IF v_after.is_group THEN v_members := v_members || dispatcher_members_of_32fb22e3(v_name); END IF;
       END IF;
       v_before := p_found.keys[array_position(p_found.ids, v_after.id)];
       v_limit := CASE
@@ -1586,9 +1632,9 @@ BEGIN
            END;
   END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_32fb22e3 FROM PUBLIC;
 
-CREATE TYPE dispatcher_site_8e1ddeec AS (
+CREATE TYPE dispatcher_site_32fb22e3 AS (
     row tid,
     place bigint,
     served_at timestamptz,
@@ -1597,13 +1643,13 @@ CREATE TYPE dispatcher_site_8e1ddeec AS (
     waits_from bigint
 );
 
-CREATE FUNCTION dispatcher_write_lanes_8e1ddeec(p_found dispatcher_found_8e1ddeec, p_chosen dispatcher_chosen_8e1ddeec, p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_write_lanes_32fb22e3(p_found dispatcher_found_32fb22e3, p_chosen dispatcher_chosen_32fb22e3, p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  v_sites dispatcher_site_8e1ddeec[];
+  v_sites dispatcher_site_32fb22e3[];
 BEGIN
   v_sites := ARRAY(
     SELECT (lane.row, site.place, COALESCE(site.served_at, site.last_served_at),
-            CASE WHEN site.is_turn THEN site.last_served_at END, site.kept_until, site.waits_from)::dispatcher_site_8e1ddeec
+            CASE WHEN site.is_turn THEN site.last_served_at END, site.kept_until, site.waits_from)::dispatcher_site_32fb22e3
       FROM unnest(p_found.lanes) AS lane
      CROSS JOIN LATERAL (
            SELECT move.served_at, move.is_turn, move.kept_until, turn.turn,
@@ -1642,32 +1688,32 @@ BEGIN
      WHERE site.ctid = ANY (ARRAY(SELECT settled.row FROM unnest(v_sites) AS settled)) AND site.ctid = settled.row;
   END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_write_lanes_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_write_lanes_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_choose_8e1ddeec(p_found dispatcher_found_8e1ddeec, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_8e1ddeec) RETURNS dispatcher_chosen_8e1ddeec LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_choose_32fb22e3(p_found dispatcher_found_32fb22e3, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_32fb22e3) RETURNS dispatcher_chosen_32fb22e3 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := p_found.now;
   v_until timestamptz := p_found.now + p_tuning.horizon;
   v_ids bigint[] := p_found.ids;
-  v_keys dispatcher_key_room_8e1ddeec[] := p_found.keys;
+  v_keys dispatcher_key_room_32fb22e3[] := p_found.keys;
   v_publish int[] := p_found.publish_room;
   v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);
-  v_key dispatcher_key_room_8e1ddeec;
-  v_counted dispatcher_key_room_8e1ddeec[] := '{}';
+  v_key dispatcher_key_room_32fb22e3;
+  v_counted dispatcher_key_room_32fb22e3[] := '{}';
   v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
-  v_heads int := p_room;
-  v_starts dispatcher_start_8e1ddeec[] := '{}';
-  v_start dispatcher_start_8e1ddeec;
+  v_most int := p_room;
+  v_starts dispatcher_start_32fb22e3[] := '{}';
+  v_start dispatcher_start_32fb22e3;
   v_counts bool := false;
-  v_fates dispatcher_fate_8e1ddeec[] := '{}';
+  v_fates dispatcher_fate_32fb22e3[] := '{}';
   v_served bigint[] := '{}';
-  v_moves dispatcher_move_8e1ddeec[] := '{}';
-  v_move dispatcher_move_8e1ddeec;
-  v_notes dispatcher_pending_8e1ddeec[] := '{}';
+  v_moves dispatcher_move_32fb22e3[] := '{}';
+  v_move dispatcher_move_32fb22e3;
+  v_notes dispatcher_pending_32fb22e3[] := '{}';
   v_wake uuid[] := '{}';
   v_open bigint[] := p_found.open;
   v_done bigint[] := '{}';
@@ -1675,7 +1721,11 @@ DECLARE
   v_is_over bool;
   v_met bigint[] := '{}';
   v_short int;
+  v_head dispatcher_head_32fb22e3;
+  v_lane dispatcher_lane_32fb22e3;
   v_call record;
+  v_at_queue int;
+  v_is_own bool;
   v_kind int;
   v_least int;
   v_by int;
@@ -1689,8 +1739,8 @@ DECLARE
   v_members jsonb;
   v_worker uuid;
   v_seated bigint[];
-  v_seats dispatcher_seat_8e1ddeec[];
-  v_lines dispatcher_line_8e1ddeec[];
+  v_seats dispatcher_seat_32fb22e3[];
+  v_lines dispatcher_line_32fb22e3[];
   v_ranked uuid[];
   v_rounds bigint[];
   v_one_by_one bool;
@@ -1699,12 +1749,12 @@ DECLARE
   k int;
   m int;
 BEGIN
-  IF v_publish <> '{}' THEN v_heads := GREATEST(v_heads, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
-  v_heads := v_heads / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
+  IF v_publish <> '{}' THEN v_most := GREATEST(v_most, (SELECT max(room) FROM unnest(v_publish) AS room)); END IF;
+  v_most := v_most / GREATEST(1, COALESCE(cardinality(p_found.lanes), 0)) + 1;
   FOR i IN 1 .. cardinality(v_ids) LOOP
     IF v_keys[i].fair_by IS NOT NULL THEN
       SELECT share.lanes, share.seats, share.lines INTO v_seated, v_seats, v_lines
-        FROM dispatcher_shares_8e1ddeec(p_found.lanes, v_ids, v_heads) AS share;
+        FROM dispatcher_shares_32fb22e3(p_found.lanes, v_ids, v_most) AS share;
       v_one_by_one := p_stride IS NOT NULL OR p_is_strict OR cardinality(v_publish) > 1
         OR EXISTS (SELECT FROM unnest(p_found.lanes) AS lane WHERE lane.taker <> 'mine');
       EXIT;
@@ -1715,54 +1765,22 @@ BEGIN
     v_short := NULL;
     IF v_seats IS NOT NULL AND cardinality(p_found.lanes) > 1 THEN
       SELECT ranked.calls, ranked.rounds INTO v_ranked, v_rounds
-        FROM dispatcher_rounds_8e1ddeec(v_seated, v_seats, v_lines, v_met, v_done, v_over, v_one_by_one) AS ranked;
+        FROM dispatcher_rounds_32fb22e3(v_seated, v_seats, v_lines, v_met, v_done, v_over, v_one_by_one) AS ranked;
     END IF;
-    FOR v_call IN
-      SELECT head.id, head.key_costs, head.fate, head.turn, lane.id AS lane, lane.place, lane.key_ids, lane.queue,
-             lane.priority, lane.on_limit, lane.taker, lane.kept_until, mine.n,
-             mine.seat, mine.publishes, mine.is_own
-        FROM unnest(p_found.lanes) AS lane
-       CROSS JOIN LATERAL (
-             SELECT array_position(p_queues, lane.queue) AS n, array_position(v_seated, lane.id) AS seat,
-                    lane.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL) AS is_own,
-                    CASE WHEN lane.taker = 'published' OR p_becomes = 'dispatched'
-                         THEN array_position(p_found.published, lane.queue) END AS publishes) AS mine
-       CROSS JOIN LATERAL (
-             SELECT cardinality(array_positions(v_met, lane.id)) AS n,
-                    CASE WHEN lane.taker = 'mine' AND isfinite(lane.kept_until)
-                          AND (lane.last_served_at IS NULL OR lane.kept_until > v_now)
-                         THEN '-infinity' ELSE COALESCE(lane.last_served_at, lane.served_at) END AS at) AS met
-       CROSS JOIN LATERAL (
-             SELECT call.id, call.key_costs, row_number() OVER () AS turn,
-                    CASE WHEN call.is_revoked THEN 'cancelled'
-                         WHEN call.expires_at <= v_now THEN 'expired'
-                         WHEN lane.taker = 'mine' AND p_becomes = 'active' AND call.task <> ALL (p_tasks) THEN 'unknown'
-                    END AS fate
-               FROM (SELECT call.id, call.key_costs, call.is_revoked, call.expires_at, call.task
-                       FROM dispatcher_callqueue AS call
-                      WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
-                        AND call.state = 'available' AND call.oversized_key_id IS NULL AND call.id <> ALL (v_over)
-                      ORDER BY call.position
-                      LIMIT COALESCE(v_seats[mine.seat].heads, v_heads)
-                        FOR NO KEY UPDATE SKIP LOCKED) AS call) AS head
-       CROSS JOIN LATERAL (
-             SELECT COALESCE(v_rounds[array_position(v_ranked, head.id)], 100000 * (head.turn + met.n)) AS n) AS round
-       WHERE lane.id <> ALL (v_done)
-       ORDER BY CASE WHEN p_is_strict THEN COALESCE(mine.n, 1) END, lane.priority DESC,
-                v_due[mine.n] + p_stride[mine.n] * row_number() OVER (
-                  PARTITION BY lane.queue
-                      ORDER BY lane.priority DESC, round.n, met.at, lane.id, head.turn) NULLS FIRST,
-                round.n, CASE WHEN p_stride IS NOT NULL THEN mine.n END NULLS FIRST, met.at, lane.id, head.turn
-    LOOP
-      CONTINUE WHEN v_call.lane = ANY (v_done) OR (v_call.taker = 'mine' AND v_left = 0)
-                 OR v_publish[v_call.publishes] = 0;
-      IF v_call.priority < v_short OR (v_short IS NOT NULL AND (p_stride IS NOT NULL OR p_is_strict)) THEN
+    FOREACH v_head IN ARRAY dispatcher_heads_32fb22e3(p_found, p_queues, p_tasks, p_becomes, v_most, v_seats, v_seated, v_ranked, v_rounds,
+                                   v_met, v_done, v_over, v_due, p_stride, p_is_strict) LOOP
+      v_lane := p_found.lanes[v_head.lane];
+      CONTINUE WHEN v_lane.id = ANY (v_done) OR (v_lane.taker = 'mine' AND v_left = 0);
+      v_at_queue := CASE WHEN v_lane.taker = 'published' OR p_becomes = 'dispatched'
+                         THEN array_position(p_found.published, v_lane.queue) END;
+      CONTINUE WHEN v_publish[v_at_queue] = 0;
+      IF v_lane.priority < v_short OR (v_short IS NOT NULL AND (p_stride IS NOT NULL OR p_is_strict)) THEN
         v_is_over := false;
         EXIT;
       END IF;
-      v_met := v_met || v_call.lane;
+      v_met := v_met || v_lane.id;
       IF v_seats IS NOT NULL THEN
-        s := v_call.seat;
+        s := array_position(v_seated, v_lane.id);
         v_line := v_seats[s].line;
       END IF;
       v_least := 9;
@@ -1772,9 +1790,9 @@ BEGIN
       v_ks := '{}';
       v_costs := '{}';
       v_members := NULL;
-      FOR i IN 1 .. CASE WHEN v_call.fate IS NULL THEN cardinality(v_call.key_ids) ELSE 0 END LOOP
-        v_cost := COALESCE(v_call.key_costs[i], 1);
-        k := array_position(v_ids, v_call.key_ids[i]);
+      FOR i IN 1 .. CASE WHEN v_head.fate IS NULL THEN cardinality(v_lane.key_ids) ELSE 0 END LOOP
+        v_cost := COALESCE(v_head.key_costs[i], 1);
+        k := array_position(v_ids, v_lane.key_ids[i]);
         m := NULL;
         IF v_keys[k].is_group THEN
           SELECT member.ordinality INTO m
@@ -1784,20 +1802,20 @@ BEGIN
            ORDER BY member.own >= v_cost DESC, member.room DESC, member.last_at NULLS FIRST, member.id
            LIMIT 1;
         END IF;
-        v_kind := CASE WHEN k IS NULL AND v_call.key_ids[i] = ANY (p_found.busy) THEN 3
+        v_kind := CASE WHEN k IS NULL AND v_lane.key_ids[i] = ANY (p_found.busy) THEN 3
                        WHEN k IS NULL THEN 9
                        WHEN v_keys[k].fits < v_cost THEN 1
                        WHEN v_keys[k].room < v_cost OR v_keys[k].next_at > v_until THEN 2
                        WHEN v_keys[k].is_group AND m IS NULL
                        THEN CASE WHEN v_ids[k] = ANY (p_found.busy) THEN 3 ELSE 2 END
-                       WHEN v_call.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
-                       WHEN v_call.taker = 'published'
+                       WHEN v_lane.taker = 'mine' AND (v_keys[k].own < v_cost OR v_keys[m].own < v_cost) THEN 4
+                       WHEN v_lane.taker = 'published'
                             AND COALESCE(v_keys[k].per_worker, v_keys[m].per_worker) IS NOT NULL THEN 4
                        ELSE 9 END;
         IF v_kind < v_least THEN
           v_least := v_kind;
           v_by := k;
-          v_by_id := v_call.key_ids[i];
+          v_by_id := v_lane.key_ids[i];
           v_by_cost := v_cost;
         END IF;
         IF k IS NOT NULL THEN
@@ -1809,45 +1827,47 @@ BEGIN
           v_costs := v_costs || v_cost;
           v_members := COALESCE(v_members, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
         END IF;
-        v_at := GREATEST(v_at, dispatcher_paced_8e1ddeec(v_keys[k].next_at, v_cost, v_keys[k].throttle_limit, v_keys[k].throttle_period,
+        CONTINUE WHEN v_keys[k].next_at IS NULL AND v_keys[m].next_at IS NULL;
+        v_at := GREATEST(v_at, dispatcher_paced_32fb22e3(v_keys[k].next_at, v_cost, v_keys[k].throttle_limit, v_keys[k].throttle_period,
                                       v_now, p_tuning.lead),
-                         dispatcher_paced_8e1ddeec(v_keys[m].next_at, v_cost, v_keys[m].throttle_limit, v_keys[m].throttle_period,
+                         dispatcher_paced_32fb22e3(v_keys[m].next_at, v_cost, v_keys[m].throttle_limit, v_keys[m].throttle_period,
                                 v_now, p_tuning.lead));
       END LOOP;
-      IF v_call.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_call.on_limit <> 'wait') THEN
-        IF v_least = 2 AND v_call.on_limit = 'reschedule' THEN
+      IF v_head.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_lane.on_limit <> 'wait') THEN
+        IF v_least = 2 AND v_lane.on_limit = 'reschedule' THEN
           v_key := v_keys[v_by];
           v_key.unstarted := v_key.unstarted + v_behind[v_by];
-          v_key.next_at := v_key.next_at + dispatcher_spacing_8e1ddeec(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
-          v_opens := dispatcher_opens_at_8e1ddeec(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+          v_key.next_at := v_key.next_at + dispatcher_spacing_32fb22e3(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := dispatcher_opens_at_32fb22e3(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
           v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
-        v_fates := v_fates || (v_call.id,
-          COALESCE(v_call.fate, CASE WHEN v_call.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
+        v_fates := v_fates || (v_head.call,
+          COALESCE(v_head.fate, CASE WHEN v_lane.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
                                      ELSE 'later' END),
-          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_call.queue)::dispatcher_fate_8e1ddeec;
-        v_over := v_over || v_call.id;
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_lane.queue)::dispatcher_fate_32fb22e3;
+        v_over := v_over || v_head.call;
         CONTINUE WHEN cardinality(v_fates) > 50;
-        IF v_call.turn = v_heads THEN
-          v_short := GREATEST(v_short, v_call.priority);
+        IF v_head.turn = v_most THEN
+          v_short := GREATEST(v_short, v_lane.priority);
           v_is_over := false;
         END IF;
         CONTINUE WHEN p_stride IS NULL AND v_seats IS NULL;
         v_is_over := false;
         EXIT;
       ELSIF v_least < 9 THEN
-        v_done := v_done || v_call.lane;
-        v_move := (v_call.lane, CASE WHEN v_least = 4 AND v_call.is_own THEN -1 ELSE v_by_id END,
-                   NULL, NULL, CASE WHEN v_least = 2 THEN v_call.id END, false, v_call.queue);
+        v_done := v_done || v_lane.id;
+        v_is_own := v_least = 4 AND v_lane.taker = 'mine' AND (p_becomes = 'active' OR p_worker IS NOT NULL);
+        v_move := (v_lane.id, CASE WHEN v_is_own THEN -1 ELSE v_by_id END,
+                   NULL, NULL, CASE WHEN v_least = 2 THEN v_head.call END, false, v_lane.queue);
         IF s IS NOT NULL AND (v_least = 3 OR (v_least = 2 AND v_by_id = v_lines[v_line].key_id)) THEN
           IF v_least = 2 AND v_seats[s].turn IS NULL THEN
             v_seats[s].turn := v_lines[v_line].next;
-            v_seats[s].length := dispatcher_turn_8e1ddeec(v_by_cost, v_lines[v_line].weight);
+            v_seats[s].length := dispatcher_turn_32fb22e3(v_by_cost, v_lines[v_line].weight);
             v_lines[v_line].next := v_lines[v_line].next + v_seats[s].length;
           END IF;
           IF v_seats[s].turn IS NOT NULL THEN
             v_move.place := v_lines[v_line].key_id;
-            v_move.served_at := dispatcher_turn_at_8e1ddeec(v_seats[s].turn);
+            v_move.served_at := dispatcher_turn_at_32fb22e3(v_seats[s].turn);
             v_move.is_turn := true;
           END IF;
         END IF;
@@ -1856,32 +1876,35 @@ BEGIN
           WHEN 2 THEN
             v_keys[v_by].room := 0;
             v_open := v_open || v_by_id;
-            v_opens := dispatcher_opens_at_8e1ddeec(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
-            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_8e1ddeec; END IF;
+            v_opens := dispatcher_opens_at_32fb22e3(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_32fb22e3; END IF;
           WHEN 3 THEN
-            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_move.place)::dispatcher_pending_8e1ddeec;
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_move.place)::dispatcher_pending_32fb22e3;
           ELSE
-            IF v_call.is_own THEN
+            IF v_is_own THEN
               v_keys[v_by].own := 0;
-              v_wake := v_wake || dispatcher_wake_8e1ddeec(v_call.queue, v_by_id, NULL, p_tuning.silence, v_now);
+              v_wake := v_wake || dispatcher_wake_32fb22e3(v_lane.queue, v_by_id, NULL, p_tuning.silence, v_now);
             END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL AND (s IS NULL OR (v_move.is_turn AND v_least = 2));
         v_is_over := false;
         EXIT;
-      ELSIF v_call.taker <> 'others' THEN
-        v_start := (v_call.id, v_at, CASE WHEN v_call.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_members,
+      ELSIF v_lane.taker <> 'others' THEN
+        v_start := (v_head.call, v_at, CASE WHEN v_lane.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_members,
                     CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
-                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_8e1ddeec;
-        v_over := v_over || v_call.id;
-        v_served := array_remove(v_served, v_call.lane) || v_call.lane;
-        IF v_call.turn = v_heads THEN v_short := GREATEST(v_short, v_call.priority); END IF;
-        IF v_call.publishes IS NOT NULL THEN
-          v_publish[v_call.publishes] := v_publish[v_call.publishes] - 1;
+                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_32fb22e3;
+        v_over := v_over || v_head.call;
+        v_served := array_remove(v_served, v_lane.id) || v_lane.id;
+        IF v_head.turn = v_most THEN v_short := GREATEST(v_short, v_lane.priority); END IF;
+        IF v_at_queue IS NOT NULL THEN
+          v_publish[v_at_queue] := v_publish[v_at_queue] - 1;
         END IF;
-        IF v_call.taker = 'mine' THEN
+        IF v_lane.taker = 'mine' THEN
           v_left := v_left - 1;
-          v_due[v_call.n] := v_due[v_call.n] + p_stride[v_call.n];
+          IF p_stride IS NOT NULL THEN
+            k := array_position(p_queues, v_lane.queue);
+            v_due[k] := v_due[k] + p_stride[k];
+          END IF;
         END IF;
         IF s IS NOT NULL THEN
           k := v_seats[s].clock;
@@ -1893,29 +1916,29 @@ BEGIN
               v_lines[k].next := GREATEST(v_lines[k].next, v_lines[v_line].next);
             END IF;
             v_lines[v_line].next := v_lines[v_line].next
-              + dispatcher_turn_8e1ddeec(COALESCE(v_call.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
+              + dispatcher_turn_32fb22e3(COALESCE(v_head.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
           END IF;
         END IF;
-        IF v_seats IS NOT NULL AND (v_call.turn = COALESCE(v_seats[s].heads, v_heads) OR (v_one_by_one AND s > 0)) THEN
+        IF v_seats IS NOT NULL AND (v_head.turn = COALESCE(v_seats[s].heads, v_most) OR (v_one_by_one AND s > 0)) THEN
           v_is_over := false;
         END IF;
       ELSE
-        v_done := v_done || v_call.lane;
-        v_opens := CASE WHEN isfinite(v_call.kept_until) THEN v_call.kept_until END;
+        v_done := v_done || v_lane.id;
+        v_opens := CASE WHEN isfinite(v_lane.kept_until) THEN v_lane.kept_until END;
         IF v_opens IS NULL THEN
-          v_worker := dispatcher_wake_8e1ddeec(v_call.queue, v_call.place, NULL, p_tuning.silence, v_now);
+          v_worker := dispatcher_wake_32fb22e3(v_lane.queue, v_lane.place, NULL, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
-                          WHEN v_call.kept_until = 'infinity' AND EXISTS (
+                          WHEN v_lane.kept_until = 'infinity' AND EXISTS (
                                  SELECT FROM dispatcher_lanesite AS site
-                                  WHERE site.queue = v_call.queue AND site.kept_until <= v_now AND site.place = 0)
+                                  WHERE site.queue = v_lane.queue AND site.kept_until <= v_now AND site.place = 0)
                           THEN v_now
-                          WHEN v_call.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
+                          WHEN v_lane.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
-        v_move := (v_call.lane, v_call.place, dispatcher_turn_at_8e1ddeec(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
-                   v_seats[s].turn IS NOT NULL, NULL)::dispatcher_move_8e1ddeec;
+        v_move := (v_lane.id, v_lane.place, dispatcher_turn_at_32fb22e3(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
+                   v_seats[s].turn IS NOT NULL, NULL)::dispatcher_move_32fb22e3;
         IF v_opens IS NULL THEN
-          v_move.served_at := COALESCE(dispatcher_turn_at_8e1ddeec(v_seats[s].turn + v_seats[s].length), v_now);
+          v_move.served_at := COALESCE(dispatcher_turn_at_32fb22e3(v_seats[s].turn + v_seats[s].length), v_now);
         ELSIF v_opens <= v_now AND NOT v_move.is_turn THEN
           v_move.place := 0;
         END IF;
@@ -1929,12 +1952,12 @@ BEGIN
         v_counted_at := v_at + p_tuning.slack;
         IF v_key.next_at IS NOT NULL THEN
           v_counted_at := GREATEST(v_key.next_at, v_at)
-            + CASE WHEN v_at > v_now AND v_call.taker = 'mine' AND p_becomes = 'active' THEN p_tuning.paced_slack
+            + CASE WHEN v_at > v_now AND v_lane.taker = 'mine' AND p_becomes = 'active' THEN p_tuning.paced_slack
                    ELSE '0' END;
-          v_key.next_at := v_counted_at + dispatcher_spacing_8e1ddeec(v_cost, v_key.throttle_limit, v_key.throttle_period);
+          v_key.next_at := v_counted_at + dispatcher_spacing_32fb22e3(v_cost, v_key.throttle_limit, v_key.throttle_period);
         END IF;
-        IF v_call.taker = 'others' THEN
-          v_notes := v_notes || (v_opens, NULL, v_key.id)::dispatcher_pending_8e1ddeec;
+        IF v_lane.taker = 'others' THEN
+          v_notes := v_notes || (v_opens, NULL, v_key.id)::dispatcher_pending_32fb22e3;
         ELSE
           v_key.own := v_key.own - v_cost;
           v_key.held := v_key.held + v_cost;
@@ -1944,7 +1967,7 @@ BEGIN
             v_key.unstarted := v_key.unstarted + v_cost;
           ELSIF v_key.is_counted THEN
             v_counts := true;
-            IF v_key.observed IS DISTINCT FROM NULL THEN v_key := dispatcher_observe_8e1ddeec(v_key, v_cost, v_now, p_tuning); END IF;
+            IF v_key.observed IS DISTINCT FROM NULL THEN v_key := dispatcher_observe_32fb22e3(v_key, v_cost, v_now, p_tuning); END IF;
             v_counted_at := GREATEST(v_key.last_at, v_counted_at);
             IF v_key.used > 0 AND v_key.last_at < v_counted_at THEN
               v_counted := v_counted || v_key;
@@ -1958,7 +1981,7 @@ BEGIN
         END IF;
         v_keys[v_ks[i]] := v_key;
       END LOOP;
-      IF v_call.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
+      IF v_lane.taker <> 'others' THEN v_starts := v_starts || v_start; END IF;
       EXIT WHEN NOT v_is_over AND v_seats IS NOT NULL;
     END LOOP;
     EXIT WHEN v_is_over AND (v_short IS NULL OR (v_left = 0 AND 0 = ALL (v_publish)));
@@ -1967,9 +1990,9 @@ BEGIN
     k := array_position(v_ids, v_moves[i].place);
     IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
       s := array_position(v_seated, v_moves[i].lane);
-      v_moves[i] := CASE WHEN v_seats[s].turn IS NULL THEN (v_moves[i].lane, 0, NULL, NULL, NULL, false, NULL)::dispatcher_move_8e1ddeec
-                         ELSE (v_moves[i].lane, v_moves[i].place, dispatcher_turn_at_8e1ddeec(v_seats[s].turn), v_now, NULL, true,
-                               NULL)::dispatcher_move_8e1ddeec END;
+      v_moves[i] := CASE WHEN v_seats[s].turn IS NULL THEN (v_moves[i].lane, 0, NULL, NULL, NULL, false, NULL)::dispatcher_move_32fb22e3
+                         ELSE (v_moves[i].lane, v_moves[i].place, dispatcher_turn_at_32fb22e3(v_seats[s].turn), v_now, NULL, true,
+                               NULL)::dispatcher_move_32fb22e3 END;
     END IF;
   END LOOP;
   IF v_left = 0 THEN
@@ -1989,63 +2012,68 @@ BEGIN
            AND lane.id <> ALL (v_done) AND array_position(v_seated, lane.id) IS NULL
       LOOP
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, v_ids[i], NULL, NULL, v_call.id, false, v_call.queue)::dispatcher_move_8e1ddeec;
+        v_moves := v_moves || (v_call.lane, v_ids[i], NULL, NULL, v_call.id, false, v_call.queue)::dispatcher_move_32fb22e3;
         v_open := v_open || v_ids[i];
       END LOOP;
     END LOOP;
   END IF;
   IF v_seats IS NOT NULL THEN
     SELECT lined.moves, lined.opened, lined.paid INTO v_moves, v_open, v_lines
-      FROM dispatcher_line_up_8e1ddeec(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
+      FROM dispatcher_line_up_32fb22e3(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
   END IF;
   RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
           v_open, v_left, v_publish, v_lines);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_choose_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_32fb22e3 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_take_8e1ddeec(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+CREATE FUNCTION dispatcher_take_32fb22e3(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_process uuid, p_is_marked bool, p_may_rest bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_8e1ddeec, p_now timestamptz)
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_32fb22e3, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
     options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, scheduled_at timestamptz,
     expires_at timestamptz, key_ids bigint[], is_counted bool, start_at timestamptz,
     fate text, key text, wake uuid[], again_at timestamptz, publish text[], ended uuid[], locked uuid[], freed bigint[],
-    is_full bool, at timestamptz)
+    is_full bool, at timestamptz, turn bigint)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET enable_bitmapscan = 'off'
-SET jit = 'off' SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
+SET enable_hashjoin = 'off' SET enable_mergejoin = 'off' SET jit = 'off' SET lock_timeout = '20ms'
+SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_open bigint[] := p_keys;
   v_ends record;
-  v_found dispatcher_found_8e1ddeec;
-  v_chosen dispatcher_chosen_8e1ddeec;
-  v_keys dispatcher_key_room_8e1ddeec[] := '{}';
-  v_key dispatcher_key_room_8e1ddeec;
+  v_found dispatcher_found_32fb22e3;
+  v_chosen dispatcher_chosen_32fb22e3;
+  v_keys dispatcher_key_room_32fb22e3[] := '{}';
+  v_key dispatcher_key_room_32fb22e3;
   v_queues text[];
   v_freed record;
-  v_is_ready bool;
+  v_queue text;
+  v_served_by text;
+  v_has_room bool;
+  v_is_ready bool := false;
   v_least bigint;
   v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
   v_settled int := 0;
   v_is_useful bool;
+  n int;
   v_fair text[] := '{}';
 BEGIN
   ended := '{}';
   locked := '{}';
   is_full := false;
   IF cardinality(p_calls) > 0 THEN
-    v_ends := dispatcher_record_ends_8e1ddeec(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
+    v_ends := dispatcher_record_ends_32fb22e3(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
                            v_now);
     ended := v_ends.ended;
     locked := v_ends.locked;
     freed := v_ends.freed;
     v_open := v_open || freed;
   END IF;
-  v_found := dispatcher_find_lanes_8e1ddeec(p_worker, p_queues, v_delivery, p_room, p_publish, v_open, p_tuning, p_now);
-  v_chosen := dispatcher_choose_8e1ddeec(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_found := dispatcher_find_lanes_32fb22e3(p_worker, p_queues, v_delivery, p_room, p_publish, v_open, p_tuning, p_now);
+  v_chosen := dispatcher_choose_32fb22e3(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
   v_queues := v_found.queues;
@@ -2053,24 +2081,10 @@ BEGIN
   IF v_chosen.starts <> '{}' THEN
     RETURN QUERY
     WITH start AS MATERIALIZED (
-      SELECT start.call, start.at, start.state, start.chosen, start.key_ids, start.costs, start.is_counted,
-             start.turn, gen_random_uuid() AS ticket, start.state = 'active' AS is_active
+      SELECT start.call, start.at, start.state, start.chosen, start.key_ids, start.costs, start.is_counted, start.turn,
+             gen_random_uuid() AS ticket, start.state = 'active' AS is_active
         FROM unnest(v_chosen.starts) WITH ORDINALITY
           AS start (call, at, state, chosen, key_ids, costs, is_counted, turn)
-    ), started AS (
-      UPDATE dispatcher_callqueue AS call
-         SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
-             claim = CASE WHEN start.is_active THEN start.ticket ELSE call.claim END,
-             published_at = CASE WHEN start.is_active THEN v_now END,
-             started_at = CASE WHEN start.is_active THEN start.at END,
-             attempt = CASE WHEN start.is_active THEN call.attempt + 1 ELSE call.attempt END,
-             returns = CASE WHEN start.is_active THEN 0 ELSE call.returns END
-        FROM start
-       WHERE call.id = ANY (ARRAY(SELECT start.call FROM start)) AND call.id = start.call
-      RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
-                call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
-                call.scheduled_at, call.expires_at, array_remove(start.key_ids, NULL) AS key_ids, start.is_counted,
-                start.at, start.turn
     ), held AS (
       INSERT INTO dispatcher_slot (call_id, key_id, cost, worker_id, started_at, lease_until, pulled_until,
                                    is_confirmed)
@@ -2081,30 +2095,38 @@ BEGIN
              CASE WHEN start.is_active AND p_is_pulled THEN v_now + p_tuning.lease END, false
         FROM start
        CROSS JOIN LATERAL unnest(start.key_ids, start.costs) AS spent (key_id, cost))
-    SELECT started.id, started.ticket, started.state, started.task, started.args, started.kwargs, started.call_data,
-           started.headers, started.options, started.queue, started.attempt, started.retry, started.chosen_keys,
-           started.scheduled_at, started.expires_at, started.key_ids, started.is_counted, started.at, NULL::text,
-           NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[],
-           NULL::bool, v_now
-      FROM started
-     ORDER BY started.turn;
-    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_8e1ddeec(v_chosen.counted || v_chosen.keys); END IF;
-    IF random() < 0.004 THEN PERFORM dispatcher_hint_slots_8e1ddeec(v_found.ids); END IF;
+    UPDATE dispatcher_callqueue AS call
+       SET state = start.state, ticket = start.ticket, chosen_keys = start.chosen, dispatched_at = v_now,
+           claim = CASE WHEN start.is_active THEN start.ticket ELSE call.claim END,
+           published_at = CASE WHEN start.is_active THEN v_now END,
+           started_at = CASE WHEN start.is_active THEN start.at END,
+           attempt = CASE WHEN start.is_active THEN call.attempt + 1 ELSE call.attempt END,
+           returns = CASE WHEN start.is_active THEN 0 ELSE call.returns END
+      FROM start
+     WHERE call.id = ANY (ARRAY(SELECT start.call FROM start)) AND call.id = start.call
+    RETURNING call.id, call.ticket, call.state::text, call.task::text, call.args, call.kwargs, call.call_data,
+              call.headers, call.options, call.queue::text, call.attempt, call.retry, call.chosen_keys,
+              call.scheduled_at, call.expires_at, array_remove(start.key_ids, NULL), start.is_counted, start.at,
+              NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[],
+              NULL::bigint[], NULL::bool, v_now, start.turn;
+    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_32fb22e3(v_chosen.counted || v_chosen.keys); END IF;
+    IF random() < 0.004 THEN PERFORM dispatcher_hint_slots_32fb22e3(v_found.ids); END IF;
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
     SELECT fate.id, NULL::uuid, fate.state, fate.task, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb, NULL::jsonb,
            fate.queue, fate.attempt, NULL::jsonb, NULL::jsonb, NULL::timestamptz, NULL::timestamptz, NULL::bigint[],
            NULL::bool, NULL::timestamptz, fate.fate, fate.key,
-           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now
-      FROM dispatcher_settle_8e1ddeec(v_chosen.fates, p_tuning, v_now) AS fate;
+           NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now,
+           NULL::bigint
+      FROM dispatcher_settle_32fb22e3(v_chosen.fates, p_tuning, v_now) AS fate;
     GET DIAGNOSTICS v_settled = ROW_COUNT;
   END IF;
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
-    PERFORM dispatcher_note_limits_8e1ddeec(v_found, v_chosen, v_found.now + p_tuning.horizon);
+    PERFORM dispatcher_note_limits_32fb22e3(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
-  IF v_chosen.lines IS NOT NULL THEN PERFORM dispatcher_pay_8e1ddeec(v_chosen.lines); END IF;
-  IF v_found.lanes <> '{}' THEN PERFORM dispatcher_write_lanes_8e1ddeec(v_found, v_chosen, p_queues); END IF;
+  IF v_chosen.lines IS NOT NULL THEN PERFORM dispatcher_pay_32fb22e3(v_chosen.lines); END IF;
+  IF v_found.lanes <> '{}' THEN PERFORM dispatcher_write_lanes_32fb22e3(v_found, v_chosen, p_queues); END IF;
   IF v_found.turn_keys <> '{}' THEN
     v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
   END IF;
@@ -2117,20 +2139,20 @@ BEGIN
   FOREACH v_key IN ARRAY v_keys LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
       IF v_key.fair_by IS NULL THEN
-        v_freed := dispatcher_free_lanes_8e1ddeec(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+        v_freed := dispatcher_free_lanes_32fb22e3(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
         v_queues := v_queues || v_freed.queues;
       ELSE
-        v_freed := dispatcher_show_lanes_8e1ddeec(v_key.id, v_now);
+        v_freed := dispatcher_show_lanes_32fb22e3(v_key.id, v_now);
         v_fair := v_fair || v_freed.queues;
       END IF;
       IF v_freed.is_short THEN
-        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_8e1ddeec;
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_32fb22e3;
         again_at := LEAST(again_at, v_now + interval '20 milliseconds');
       END IF;
     ELSE
       is_full := true;
       v_chosen.notes := v_chosen.notes
-        || (dispatcher_opens_at_8e1ddeec(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_8e1ddeec;
+        || (dispatcher_opens_at_32fb22e3(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_32fb22e3;
     END IF;
   END LOOP;
   IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
@@ -2154,31 +2176,33 @@ BEGIN
   IF NOT v_is_useful THEN
     v_is_useful := EXISTS (SELECT FROM unnest(v_chosen.moves) AS move WHERE move.is_turn IS NOT TRUE);
   END IF;
-  SELECT array_remove(v_chosen.wake || array_agg(
-           CASE WHEN queue.delivery <> 'broker' AND (v_is_useful OR queue.name <> ALL (p_queues)
-                                                   OR queue.delivery <> v_delivery)
-                     AND (SELECT idle.id FROM dispatcher_process AS idle WHERE idle.idle_at IS NOT NULL LIMIT 1)
-                         IS NOT NULL
-                THEN dispatcher_wake_8e1ddeec(queue.name, NULL, p_process, p_tuning.silence, v_now) END), NULL),
-         COALESCE(array_agg(queue.name) FILTER (WHERE queue.delivery = 'broker' AND queue.has_room), '{}'),
-         COALESCE(bool_or(queue.name = ANY (p_queues) AND queue.has_room), false),
-         (SELECT min(key.room) FROM unnest(v_chosen.keys) AS key)
-    INTO wake, publish, v_is_ready, v_least
-    FROM (SELECT mine.name,
-                 COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = mine.name),
-                          'broker') AS delivery,
-                 mine.name <> ALL (v_found.full_queues)
-                 AND (bounds.has = 0
-                      AND bounds.had < CASE WHEN p_becomes = 'dispatched' AND mine.name = ANY (p_queues) THEN p_room
-                                            ELSE p_publish END) IS NOT TRUE AS has_room
-            FROM (SELECT DISTINCT name FROM unnest(v_queues || v_fair || p_queues) AS queue (name)
-                   ORDER BY name) AS mine
-            LEFT JOIN unnest(v_found.published, v_found.publish_room, v_chosen.publish_left)
-                   AS bounds (queue, had, has) ON bounds.queue = mine.name
-           WHERE mine.name = ANY (v_fair)
-              OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
-                   WHERE site.place = 0 AND site.queue = mine.name
-                   ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL) AS queue;
+  v_queues := ARRAY(
+    SELECT DISTINCT mine.name FROM unnest(v_queues || v_fair || p_queues) AS mine (name)
+     WHERE mine.name = ANY (v_fair)
+        OR (SELECT site.lane_id FROM dispatcher_lanesite AS site
+             WHERE site.place = 0 AND site.queue = mine.name
+             ORDER BY site.priority, site.served_at DESC, site.lane_id DESC LIMIT 1) IS NOT NULL
+     ORDER BY mine.name);
+  wake := v_chosen.wake;
+  publish := '{}';
+  FOREACH v_queue IN ARRAY v_queues LOOP
+    v_served_by := COALESCE((SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = v_queue),
+                            'broker');
+    n := array_position(v_found.published, v_queue);
+    v_has_room := v_queue <> ALL (v_found.full_queues)
+      AND (v_chosen.publish_left[n] = 0
+           AND v_found.publish_room[n] < CASE WHEN p_becomes = 'dispatched' AND v_queue = ANY (p_queues) THEN p_room
+                                              ELSE p_publish END) IS NOT TRUE;
+    v_is_ready := v_is_ready OR (v_queue = ANY (p_queues) AND v_has_room);
+    IF v_served_by = 'broker' THEN
+      IF v_has_room THEN publish := publish || v_queue; END IF;
+    ELSIF v_is_useful OR v_queue <> ALL (p_queues) OR v_served_by <> v_delivery THEN
+      wake := array_remove(wake || dispatcher_wake_32fb22e3(v_queue, NULL, p_process, p_tuning.silence, v_now), NULL);
+    END IF;
+  END LOOP;
+  FOREACH v_key IN ARRAY v_chosen.keys LOOP
+    v_least := LEAST(v_least, v_key.room);
+  END LOOP;
   is_full := is_full OR COALESCE(v_least <= 0 OR v_is_ready AND v_least < 16, false);
   IF v_is_ready AND p_room > 0 THEN
     again_at := CASE WHEN v_is_useful THEN v_now ELSE LEAST(again_at, v_now + interval '20 milliseconds') END;
@@ -2207,4 +2231,4 @@ BEGIN
   at := v_now;
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_take_8e1ddeec FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_32fb22e3 FROM PUBLIC;
