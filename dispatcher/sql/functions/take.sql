@@ -39,12 +39,12 @@ DECLARE
   v_queue text;
   v_served_by text;                                  -- its delivery
   v_has_room bool;
-  v_is_ready bool := false;                                  -- lanes of this worker's queues are
+  v_is_ready bool := false;                          -- lanes of this worker's queues are
   v_least bigint;                                    -- the room of the key that has least
   v_delivery text := CASE WHEN p_becomes = 'dispatched' THEN 'broker' WHEN p_is_pulled THEN 'http' ELSE 'direct' END;
   v_settled int := 0;                                -- calls that ended or were put off
   v_is_useful bool;                                  -- the trip did something, or had no room
-  n int;
+  n int;                                             -- the queue, as an index of those that are published
   v_fair text[] := '{}';                             -- queues with lanes that keep their turns on keys with room
 BEGIN
   -- 1 Record the ends given. Look at the keys that they free.
