@@ -127,12 +127,11 @@ def _alone() -> Iterator[Iterable[_Ended]]:
 
 
 def _next() -> list[_Ended]:
-    """Return the calls whose results are stored next; those that ended before the first round are not."""
+    """Return the calls whose results are stored next; those that ended over a minute before the first round are not."""
     (settled_at,) = sql.fetch("settled_at", datetime, {"unseen": _UNSEEN, "tables": ["dispatcher_callqueue"]})
     rows = ResultCursor.objects
-    cursor, is_new = rows.get_or_create(id=1, defaults={"finished_at": settled_at, "call_id": _FIRST_ID})
-    if is_new:
-        return []
+    first = {"finished_at": settled_at - _UNSEEN, "call_id": _FIRST_ID}
+    cursor, _ = rows.get_or_create(id=1, defaults=first)
     after, after_id = cursor.finished_at, cursor.call_id
     if after < settled_at - _OLDEST:
         after, after_id = settled_at - _OLDEST, _FIRST_ID

@@ -359,3 +359,11 @@ def test_the_recovery_stores_them_and_does_not_wait() -> None:
     api.cancel([call.id])
     tasks.recover()
     eventually(lambda: result_of(call).state == states.REVOKED)
+
+
+def test_what_ended_shortly_before_the_very_first_round_is_stored() -> None:
+    ResultCursor.objects.all().delete()
+    call = sent()
+    api.cancel([call.id])
+    assert results.report() == 1
+    assert AsyncResult(str(call.id)).state == states.REVOKED
