@@ -31,6 +31,16 @@ def backends(name: str) -> set[int]:
     return {pid for (pid,) in rows}
 
 
+def stands_still(name: str) -> bool:
+    """Return whether a client of this application name has left a transaction open for a while."""
+    found = monitor().execute(
+        "SELECT FROM pg_stat_activity WHERE application_name = %s AND state = 'idle in transaction'"
+        " AND state_change < clock_timestamp() - interval '300 milliseconds'",
+        [name],
+    )
+    return found.rowcount > 0
+
+
 def blockers(waiting: set[int]) -> set[int]:
     """Return the processes that hold up any of these, those behind them included."""
     known: set[int] = set()

@@ -213,7 +213,9 @@ def assert_thaws(work: Callable[[], object], rows: QuerySet[Any]) -> None:
     with actors(1) as (process,):
         with process.frozen():
             doing = process.begin(work)
-            eventually(lambda: not _may_lock(rows))
+            # Until then nothing else locks them: the work may skip what is locked.
+            eventually(lambda: db_admin.stands_still(process.name))
+            assert not _may_lock(rows)
             eventually(lambda: _may_lock(rows), within=15)
         with pytest.raises(DatabaseError) as raised:
             doing.result()

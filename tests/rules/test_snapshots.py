@@ -86,11 +86,15 @@ def _growth(trips: Trips, *, is_sent: bool) -> tuple[int, int]:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("is_sent", [False, True], ids=["a hot lane", "a lane that sleeps in between"])
-def test_a_trip_reads_no_more_after_many_under_a_snapshot(db: psycopg.Connection, *, is_sent: bool) -> None:
+@pytest.mark.parametrize(
+    ("is_sent", "most"), [(False, 1.25), (True, 1.5)], ids=["a hot lane", "a lane that sleeps in between"]
+)
+def test_a_trip_reads_no_more_after_many_under_a_snapshot(
+    db: psycopg.Connection, *, is_sent: bool, most: float
+) -> None:
     trips = Trips(db, waiting=0 if is_sent else TRIPS + 100)
     before, after = _growth(trips, is_sent=is_sent)
-    assert after * 4 <= before * 5, (before, after)
+    assert after <= before * most, (before, after)
 
 
 def test_a_lane_that_is_served_alone_is_hardly_written(db: psycopg.Connection) -> None:
