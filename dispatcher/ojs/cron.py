@@ -16,6 +16,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo, available_timezones
 
 from celery.schedules import ParseException, crontab
+from django.db.models.functions import Now
 
 from dispatcher import api, lanes, sql
 from dispatcher.celery.schedule import ensure_periodic
@@ -124,7 +125,7 @@ def set_cron_enabled(name: str, *, is_enabled: bool) -> None:
 
 def fire_due() -> int:
     """Fire the crons whose time has come; return how many calls were sent."""
-    due = Cron.objects.filter(next_run_at__lte=sql.now(), is_enabled=True)
+    due = Cron.objects.filter(next_run_at__lte=Now(), is_enabled=True)
     return sum(fire_cron(name, due) is not None for name in due.values_list("name", flat=True))
 
 

@@ -16,13 +16,11 @@ import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from heapq import merge
 from time import monotonic
 from typing import Any, Final
 from uuid import UUID
 
 from django.db import connections
-from django.db.models import Q
 from django.db.models.functions import Now
 from pydantic import ValidationError
 
@@ -102,24 +100,13 @@ def advance_all() -> int:
     After 0.5 seconds the rest is left to the next run.
     """
     until = monotonic() + _BUDGET_S
-    numbers = _with_news()
+    numbers = sql.fetch("find_news", UUID, {"most": _MAX_WORKFLOWS})
     done = 0
     while numbers and (not done or monotonic() < until):
         batch, numbers = numbers[:_BATCH], numbers[_BATCH:]
         numbers += [each for each in _advance_safely(batch) if each not in numbers]
         done += len(batch)
     return done
-
-
-def _with_news() -> list[UUID]:
-    """Return the workflows with news, oldest first. One with a later `look_at` is left out until then."""
-    now = sql.now()
-    is_due = Q(workflow__look_at=None) | Q(workflow__look_at__lte=now)
-    ended = Part.objects.filter(is_due, outcome="open", ended_at__isnull=False).order_by("ended_at")
-    looks = Workflow.objects.filter(look_at__lte=now).order_by("look_at")
-    news = (ended.values_list("ended_at", "workflow_id"), looks.values_list("look_at", "id"))
-    in_order = merge(*(rows[:_MAX_WORKFLOWS] for rows in news))
-    return list(dict.fromkeys(number for _, number in in_order))[:_MAX_WORKFLOWS]
 
 
 def cancel_workflow(workflow: Workflow) -> tuple[int, int] | None:
