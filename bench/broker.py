@@ -3,26 +3,21 @@
 from collections.abc import Iterator
 from functools import partial
 
-from django.conf import settings
-from django.test import override_settings
-
-from bench import fixtures, running
+from bench import running
 from bench.bare import Bare
-from bench.figures import Bench, Figure, each, in_turns
+from bench.figures import Bench, Figure, in_turns
 from bench.running import Calls
-from bench.tasks import nothing
-from dispatcher.models import CallQueue, RateLimitKey
+from dispatcher.models import RateLimitKey
 from dispatcher.states import Delivery
 from project.processes import Stack
 
 CALLS = 2_000
 BACKLOG = 2_000
 ONE_BY_ONE = 200
-UNCLAIMED = 100_000
 
 
 def broker(bench: Bench) -> Iterator[Figure]:
-    """Measure one worker of two processes, side by side with workers of Celery alone, and sends without a worker."""
+    """Measure one worker of two processes, side by side with workers of Celery alone."""
     calls, backlog = bench.effort.calls(CALLS), bench.effort.calls(BACKLOG)
     singly, rounds, few = bench.effort.calls(ONE_BY_ONE), bench.effort.rounds, bench.effort.long_rounds
     with Stack(bench.run_dir) as stack:
@@ -39,18 +34,5 @@ def broker(bench: Bench) -> Iterator[Figure]:
             yield Figure.time(
                 "broker: end of a call to the next start at concurrency 1 / bare Celery, -c 1", ours, other, 2.5
             )
-        ours, other = in_turns(partial(_send, singly), partial(_delay, singly), rounds=rounds)
-        yield Figure.time("broker: send under a limit / .delay()", ours, other, 1.5)
-
-
-def _send(calls: int) -> float:
-    """Return the median milliseconds of a send that is published at once, whatever is on its way already."""
-    fixtures.forget_messages()
-    with override_settings(DISPATCHER={**settings.DISPATCHER, "dispatch_ahead": UNCLAIMED}):
-        return each(lambda: CallQueue.objects.send(nothing, keys=["ample"]), calls)
-
-
-def _delay(calls: int) -> float:
-    """Return the median milliseconds of a publication by Celery."""
-    fixtures.forget_messages()
-    return each(nothing.delay, calls)
+            ours, other = in_turns(partial(ample.sends, singly), partial(alone.sends, singly), rounds=rounds)
+            yield Figure.time("broker: send under a limit / .delay()", ours, other, 1.5)

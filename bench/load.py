@@ -4,7 +4,7 @@ import time
 from itertools import pairwise
 from statistics import median
 
-from bench.figures import wait_for
+from bench.figures import each, wait_for
 from bench.tasks import count_runs, forget_runs, runs
 
 
@@ -52,6 +52,13 @@ class Load:
         """Return the median milliseconds from the end of a call to the start of the next, with a backlog."""
         self.drain(calls)
         return 1_000 * median(began - ended for (_, ended), (began, _) in pairwise(runs()))
+
+    def sends(self, calls: int) -> float:
+        """Return the median milliseconds of a send, while the worker runs what is sent."""
+        self.forget()
+        took = each(self.send, calls)
+        self.wait_ended(calls)
+        return took
 
     def start(self, calls: int) -> float:
         """Return the median milliseconds from a send to the start, while the worker is idle."""

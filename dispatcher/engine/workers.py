@@ -10,6 +10,7 @@ from dispatcher.engine import attempt, dispenser, ends, recovery
 from dispatcher.errors import WorkerLost
 from dispatcher.lifecycle import heartbeat, schedule, wake
 from dispatcher.lifecycle.finish import Requeue
+from dispatcher.messages import broker
 
 
 def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.ReservedCall]) -> dict[str, int]:
@@ -26,6 +27,15 @@ def record_heartbeat(worker: heartbeat.WorkerInfo, held: Sequence[heartbeat.Rese
     if result.knows_more and worker.tasks and schedule.wake_returned(worker.queues, worker.tasks):
         engine.dispense_briefly()
     return direct_queues(worker.queues)
+
+
+def published_queues(queues: Sequence[str]) -> list[str]:
+    """Return those of these queues whose calls the broker delivers; never the dispenser's.
+
+    None where what this process publishes reaches no other.
+    """
+    own = [queue for queue in queues if queue != conf().dispenser_queue]
+    return wake.published(own) if broker.reaches_workers() else []
 
 
 def direct_queues(queues: Sequence[str]) -> dict[str, int]:

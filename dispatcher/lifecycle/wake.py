@@ -61,3 +61,9 @@ def direct(queues: Sequence[str]) -> dict[str, int]:
     found = Queue.objects.filter(name__in=queues, delivery=Delivery.DIRECT)
     weights = dict(found.values_list("name", "weight"))
     return {queue: weights[queue] for queue in queues if queue in weights}
+
+
+def published(queues: Sequence[str]) -> list[str]:
+    """Return those of these queues whose calls the broker delivers."""
+    others = set(Queue.objects.filter(name__in=queues).exclude(delivery=Delivery.BROKER).values_list("name", flat=True))
+    return [queue for queue in queues if queue not in others]

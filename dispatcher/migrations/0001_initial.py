@@ -725,5 +725,5 @@ class Migration(migrations.Migration):
         ),
         migrations.RunSQL(HOT_TABLES, NO_HOT_TABLES),
         migrations.RunSQL(STORAGE, migrations.RunSQL.noop),
-        InstallFunctions("32fb22e3"),
+        InstallFunctions("a1ec3045"),
     ]

@@ -27,6 +27,7 @@ from dispatcher.worker.deaths import Deaths
 from dispatcher.worker.events import are_wanted
 from dispatcher.worker.loop import Options
 from dispatcher.worker.pool import Pool, Seat
+from dispatcher.worker.publisher import Publisher
 from dispatcher.worker.shared import PLACES, Place, Running, Shared, WakePipe
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Keeper:
         self.is_closing = False
         self._wakes = WakePipe()
         self._thread: Thread | None = None
+        self.publisher = Publisher(options.worker)
         self.attach(consumer)
         if options.is_forked:
             self.pool.let_shrink(self._is_running)
@@ -97,6 +99,7 @@ class Keeper:
                 seat.ran_at = monotonic()
         self.is_closing = self.pool.is_closing = True
         self.shared.close()
+        self.publisher.close()
         self.wake()
 
     def condemn(self) -> None:
@@ -201,6 +204,8 @@ class Keeper:
 
         def look() -> None:
             found = workers.direct_queues(queues)
+            if not self.is_closing:
+                self.publisher.serve(workers.published_queues(queues))
             if found != self.shared.queues:
                 self.shared.write_queues(found)
                 self.wake()

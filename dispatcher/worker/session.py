@@ -1,5 +1,6 @@
 """The connection of a process's trips: apart from those of its tasks, and the one on which the process is notified."""
 
+import logging
 import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,8 +13,19 @@ import uuid_utils.compat as uuid7
 
 from dispatcher import sql
 from dispatcher.lifecycle import claim, wake
+from dispatcher.sql import faults
 from dispatcher.worker.shared import WakePipe
 
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+"""How often an idle process looks, though it was not notified."""
+_LOOKS_S: Final = (0.0, 0.02)
+"""How soon a process that is marked as idle looks again: at once for what was sent before the mark was seen, and soon
+for wake-ups that had looked for marks before it."""
+_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 3.0
+"""For how long a process rests after a trip that failed, at first and at the most."""
 _FIRST_POLL_S: Final = 0.02
 _LONGEST_POLL_S: Final = 1.0
 
@@ -28,7 +40,7 @@ class Session:
         self._wrapper = sql.new_connection()
         self._opened: object = None
         self._listening: int | None = None
-        self._poll_s = _FIRST_POLL_S
+        self._poll_s, self._pause_s, self._looks = _FIRST_POLL_S, _PAUSE_S, 0
         self.is_marked = False
         """Whether the process may be marked as idle."""
         self._is_woken = False
@@ -42,6 +54,7 @@ class Session:
         """Make trips inside by this connection."""
         with sql.using(self._wrapper):
             yield
+        self._pause_s = _PAUSE_S
 
     def open(self, queues: Sequence[str]) -> None:
         """Connect, and wait until an earlier session of this process is over: nothing that it sent can commit later.
@@ -98,10 +111,10 @@ class Session:
 
     def note_start(self) -> bool:
         """Note that a trip has started calls: it is not idle. Return whether it was woken meanwhile."""
-        self.is_marked, self._is_cold, self._poll_s = False, False, _FIRST_POLL_S
+        self.is_marked, self._is_cold, self._poll_s, self._looks = False, False, _FIRST_POLL_S, 0
         return self.take_woken()
 
-    def sleep(self, until: float, leave: int) -> None:
+    def sleep(self, until: float, leave: int | None = None) -> None:
         """Sleep until a monotonic time, a notification, an `interrupt`, or until `leave` can be read.
 
         A process that is not notified looks often at first, and then once a second.
@@ -111,9 +124,25 @@ class Session:
             until = min(until, monotonic() + self._poll_s)
             self._poll_s = min(2 * self._poll_s, _LONGEST_POLL_S)
         if not self._take_notice():
-            self._poll(until - monotonic(), leave, *(() if descriptor is None else (descriptor,)))
+            self._poll(until - monotonic(), *(each for each in (leave, descriptor) if each is not None))
         self._wakes.clear()
         self._take_notice()
+
+    def look_s(self, *, is_marked: bool) -> float:
+        """Return in how many seconds to look again after a trip that has started nothing.
+
+        is_marked: whether the process was marked as idle before it.
+        """
+        self._looks = self._looks + 1 if is_marked else 0
+        return _LOOKS_S[self._looks] if self._looks < len(_LOOKS_S) else LOOK_S
+
+    def pause_after(self, fault: BaseException) -> None:
+        """Log what a trip failed with, and sleep; for longer, the more trips in a row fail."""
+        if not faults.report(fault):
+            what = "waits for another transaction" if sql.is_locked(fault) else "is without its database"
+            logger.warning("worker %s %s, again in %.1f s: %s", self.worker, what, self._pause_s, fault)
+        self.sleep_for(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
 
     def sleep_for(self, seconds: float) -> None:
         """Sleep without a connection, until an `interrupt`."""

@@ -19,19 +19,13 @@ from dispatcher.engine import direct
 from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.take import Notes, Taken, Taker
 from dispatcher.limits.turns import Turns
-from dispatcher.sql import faults
 from dispatcher.worker.call import Run
 from dispatcher.worker.ends import Ends
-from dispatcher.worker.session import Session
+from dispatcher.worker.session import LOOK_S, Session
 from dispatcher.worker.shared import Place, Shared
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S: Final = 1.0
-"""How often an idle process looks, though it was not notified."""
-_LOOKS_S: Final = (0.0, 0.02)
-"""How soon a process that is marked as idle looks again: at once for what was sent before the mark was seen, and soon
-for wake-ups that had looked for marks before it."""
 _LAST_S: Final = 5.0
 """How long a process that takes no more calls tries to record the ends of those it had."""
 _GATHER_S: Final = 0.003
@@ -47,7 +41,7 @@ _LONGEST_TRIP_S: Final = 0.05
 _GATHERS: Final = 3
 """How often it does so in vain before the process is idle."""
 _PAUSE_S: Final = 0.1
-_LONGEST_PAUSE_S: Final = 3.0
+"""How long it rests after a trip that failed by its own fault."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -85,7 +79,7 @@ class Trips:
         self._leader: Waiter | None = None
         self.is_over = False
         """Whether all loops leave for good."""
-        self._looks, self._gathered = 0, _GATHERS
+        self._gathered = _GATHERS
         self._again_at = inf
         """When the latest trips asked to come again, by the monotonic clock."""
         self._gather_until = 0.0
@@ -94,7 +88,6 @@ class Trips:
         """Whether the latest trip left calls that could start; and some that wait for the room of a key."""
         self.took_s = 0.0
         """How long the latest trip took; one that took long counts as less."""
-        self._pause_s = _PAUSE_S
 
     def next(self, waiter: Waiter) -> bool:
         """Record what has ended, and give the loop what starts next; return whether it goes on: False if it must leave.
@@ -179,20 +172,13 @@ class Trips:
             logger.exception("a trip of worker %s failed, and is made again", self.worker)
             self._lose(leader.place)
             sleep(_PAUSE_S)
-        else:
-            self._pause_s = _PAUSE_S
 
     def _pause_after(self, fault: BaseException, place: Place) -> None:
-        is_locked = sql.is_locked(fault)
-        if is_locked:
+        if sql.is_locked(fault):
             place.end_trip()
         elif sql.is_unavailable(fault):
             self._lose(place)
-        if not faults.report(fault):
-            what = "waits for another transaction" if is_locked else "is without its database"
-            logger.warning("worker %s %s, again in %.1f s: %s", self.worker, what, self._pause_s, fault)
-        self.session.sleep_for(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self.session.pause_after(fault)
 
     def _lose(self, place: Place) -> None:
         """Make another connection; the answer of a trip may be lost with this one."""
@@ -293,19 +279,17 @@ class Trips:
             if session.note_start():
                 # The sender that has woken this process may have meant another call.
                 direct.wake_another(self._weights)
-            self._looks, self._gathered = 0, 0
+            self._gathered = 0
             return
         now = monotonic()
         again_at = inf if taken.again_at is None else claim.monotonic_of(taken.again_at)
         # A look before it does not find it again: its lane is parked, and noted, by then.
         self._again_at = min(again_at, self._again_at if self._again_at > now else inf)
-        until = min(each for each in (now + _LOOK_S, self._again_at, self.ends.next_at) if each is not None)
+        until = min(each for each in (now + LOOK_S, self._again_at, self.ends.next_at) if each is not None)
         if gathers:
             self._gathered += 1
             until = min(until, now + _GATHER_S)
         elif may_rest:
-            self._looks = self._looks + 1 if is_marked else 0
-            if self._looks < len(_LOOKS_S):
-                until = min(until, now + _LOOKS_S[self._looks])
+            until = min(until, now + session.look_s(is_marked=is_marked))
         if until > now and may_sleep:
             session.sleep(until, self._shared.leave_read)

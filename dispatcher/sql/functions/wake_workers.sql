@@ -4,7 +4,8 @@
 -- lane whose note was old at the commit: trips read young notes alone.
 -- A call that waits no more was found by a trip, which wakes others as far as it leaves something to do.
 -- A queue whose calls are published needs a trip only if its workers may have nothing to do: where as many are on their
--- way as these have processes, each of those ends, and looks for more.
+-- way as these have processes, each of those ends, and looks for more. Its publishers are woken as processes are that
+-- take calls by themselves; `is_published`: none of them lives (or they can't be notified), so who asks dispenses.
 -- The commit is not waited for: the note of the send outlasts a crash. Relies on lanesite_lane and call_waiting.
 CREATE FUNCTION @wake_workers(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
 RETURNS TABLE (queue text, is_published bool, worker_id uuid)
@@ -55,23 +56,28 @@ BEGIN
   FOREACH queue IN ARRAY v_queues LOOP
     v_delivery := (SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = queue);
     is_published := COALESCE(v_delivery, 'broker') = 'broker' OR p_is_eager AND v_delivery = 'direct';
-    worker_id := NULL;
     IF is_published THEN
       v_queue := queue;
       v_processes := (
         SELECT sum(worker.processes) FROM dispatcher_worker AS worker
          WHERE v_queue = ANY (worker.queues) AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
            AND worker.seen_at > clock_timestamp() - p_silence);
-      is_published := p_is_eager OR COALESCE(v_processes > (
+      CONTINUE WHEN NOT p_is_eager AND v_processes <= (
         SELECT count(*) FROM (
           SELECT FROM dispatcher_callqueue AS call
            WHERE call.queue = v_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
-           LIMIT v_processes) AS call), true);
-    ELSE
+           LIMIT v_processes) AS call);
+    END IF;
+    worker_id := NULL;
+    IF NOT (is_published AND p_is_eager) THEN
       worker_id := @wake(queue, NULL, NULL, p_silence, clock_timestamp());
-      IF worker_id IS NOT NULL THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-      END IF;
+      is_published := is_published AND worker_id IS NULL AND NOT EXISTS (
+        SELECT FROM dispatcher_process AS process    -- one that is at work looks again before it rests
+         WHERE queue = ANY (process.queues) AND process.worker_id IS NOT NULL
+           AND NOT pg_try_advisory_xact_lock_shared(hashtextextended(process.id::text, 0)));
+    END IF;
+    IF worker_id IS NOT NULL THEN
+      PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     RETURN NEXT;
   END LOOP;

@@ -1,14 +1,14 @@
--- The functions of version 32fb22e3, as a migration installs them. Written by `make functions`.
+-- The functions of version a1ec3045, as a migration installs them. Written by `make functions`.
 
-CREATE FUNCTION dispatcher_add_error_32fb22e3(p_errors jsonb, p_error jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_add_error_a1ec3045(p_errors jsonb, p_error jsonb) RETURNS jsonb LANGUAGE plpgsql AS $$
 BEGIN
   RETURN CASE WHEN jsonb_array_length(p_errors) < 25 THEN p_errors || p_error
               ELSE jsonb_path_query_array(p_errors, '$[0 to 4]')
                    || jsonb_path_query_array(p_errors, '$[last - 18 to last]') || p_error END;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_add_error_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_add_error_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_lane_32fb22e3 AS (
+CREATE TYPE dispatcher_lane_a1ec3045 AS (
     id bigint,
     row tid,
     queue text,
@@ -23,7 +23,7 @@ CREATE TYPE dispatcher_lane_32fb22e3 AS (
     taker text
 );
 
-CREATE FUNCTION dispatcher_lanes_32fb22e3(p_queues text[], p_place bigint, p_most int, p_rows tid[], p_taker text) RETURNS dispatcher_lane_32fb22e3[]
+CREATE FUNCTION dispatcher_lanes_a1ec3045(p_queues text[], p_place bigint, p_most int, p_rows tid[], p_taker text) RETURNS dispatcher_lane_a1ec3045[]
 LANGUAGE plpgsql AS $$
 BEGIN
   p_rows := p_rows || ARRAY(
@@ -41,7 +41,7 @@ BEGIN
             array_remove(lane.key_ids || (SELECT own.id FROM dispatcher_ratelimitkey AS own
                                            WHERE own.name = 'queue:' || lane.queue AND own.id <> ALL (lane.key_ids)),
                          NULL),
-            site.place, site.served_at, site.last_served_at, site.kept_until, site.waits_from, p_taker)::dispatcher_lane_32fb22e3
+            site.place, site.served_at, site.last_served_at, site.kept_until, site.waits_from, p_taker)::dispatcher_lane_a1ec3045
       FROM dispatcher_lanesite AS site
      CROSS JOIN LATERAL (
            SELECT lane.id, lane.queue, lane.priority, lane.on_limit, lane.key_ids
@@ -49,14 +49,14 @@ BEGIN
             WHERE lane.id = site.lane_id LIMIT 1) AS lane
      WHERE site.ctid = ANY (p_rows));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lanes_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lanes_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_spacing_32fb22e3(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION dispatcher_spacing_a1ec3045(p_cost bigint, p_limit int, p_period interval) RETURNS interval LANGUAGE sql IMMUTABLE AS $$
 SELECT interval '1 microsecond' * LEAST(ceil(extract(epoch FROM p_period) * 1e6 * p_cost / p_limit), 1e15)::float8
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_spacing_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_spacing_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_tuning_32fb22e3 AS (
+CREATE TYPE dispatcher_tuning_a1ec3045 AS (
     horizon interval,
     lead interval,
     slack interval,
@@ -75,23 +75,23 @@ CREATE TYPE dispatcher_tuning_32fb22e3 AS (
     keeps_events bool
 );
 
-CREATE FUNCTION dispatcher_turn_32fb22e3(p_cost bigint, p_weight int) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION dispatcher_turn_a1ec3045(p_cost bigint, p_weight int) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
 SELECT 100000 * p_cost / p_weight
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_turn_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_turn_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_turn_at_32fb22e3(p_turn bigint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_turn_at_a1ec3045(p_turn bigint) RETURNS timestamptz LANGUAGE sql STABLE AS $$
 SELECT 'epoch'::timestamptz + interval '1 microsecond' * p_turn::float8
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_turn_at_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_turn_at_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_counts_32fb22e3(p_rate int, p_override_rate int, p_throttle int, p_override_throttle int) RETURNS bool
+CREATE FUNCTION dispatcher_counts_a1ec3045(p_rate int, p_override_rate int, p_throttle int, p_override_throttle int) RETURNS bool
 LANGUAGE sql IMMUTABLE AS $$
 SELECT COALESCE(p_rate, p_override_rate, p_throttle, p_override_throttle) IS NOT NULL
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_counts_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_counts_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_limited_rows_32fb22e3(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
+CREATE FUNCTION dispatcher_limited_rows_a1ec3045(p_worker uuid, p_queues text[], p_most int, p_now timestamptz) RETURNS tid[]
 LANGUAGE plpgsql AS $$
 BEGIN
   RETURN (
@@ -125,9 +125,9 @@ BEGIN
     )
     SELECT array_agg(mine.row) FROM mine);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_limited_rows_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_read_notes_32fb22e3(p_from timestamptz, p_now timestamptz, p_queues text[], p_room int, OUT keys bigint[],
+CREATE FUNCTION dispatcher_read_notes_a1ec3045(p_from timestamptz, p_now timestamptz, p_queues text[], p_room int, OUT keys bigint[],
     OUT queues text[], OUT rows tid[], OUT again_at timestamptz)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -195,9 +195,9 @@ BEGIN
      WHERE site.lane_id = ANY (v_lanes) AND site.lane_id = lane.id;
   END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_read_notes_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_parked_queues_32fb22e3(p_key bigint) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_parked_queues_a1ec3045(p_key bigint) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     WITH RECURSIVE turn (queue) AS (
@@ -210,9 +210,9 @@ BEGIN
     )
     SELECT array_agg(turn.queue) FROM turn WHERE turn.queue IS NOT NULL);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_parked_queues_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_parked_queues_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_groups_of_32fb22e3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_groups_of_a1ec3045(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT joined.id
@@ -221,9 +221,9 @@ BEGIN
                     AND joined.name = ANY (ARRAY(SELECT left(p_name, place) || '*'
                                                    FROM generate_series(1, length(p_name)) AS place))));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_groups_of_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_hint_slots_32fb22e3(p_keys bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_hint_slots_a1ec3045(p_keys bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   UPDATE dispatcher_ratelimitkey AS key
      SET slots_from = COALESCE((SELECT slot.id
@@ -233,9 +233,9 @@ BEGIN
                                  LIMIT 1), key.slots_from)
    WHERE key.id = ANY (p_keys);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_hint_slots_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_hint_slots_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_members_of_32fb22e3(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_members_of_a1ec3045(p_name text) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT ARRAY(SELECT member.id
@@ -243,9 +243,9 @@ BEGIN
                   WHERE member.name ~>=~ rtrim(p_name, '*') AND member.name ~<~ (rtrim(p_name, '*') || '~')
                     AND NOT member.is_group));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_members_of_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_members_of_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_queues_32fb22e3() RETURNS TABLE (name text) LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_queues_a1ec3045() RETURNS TABLE (name text) LANGUAGE sql STABLE AS $$
 WITH RECURSIVE hop (name) AS (
   SELECT min(lane.queue)::text FROM dispatcher_lane AS lane
    UNION ALL
@@ -257,9 +257,9 @@ SELECT hop.name FROM hop WHERE hop.name IS NOT NULL
  UNION
 SELECT queue.name FROM dispatcher_queue AS queue
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_queues_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_queues_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_record_ends_32fb22e3(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
+CREATE FUNCTION dispatcher_record_ends_a1ec3045(p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[],
     p_crashes smallint[], p_results jsonb[], p_errors jsonb[], p_waits interval[], p_now timestamptz,
     OUT ended uuid[], OUT locked uuid[], OUT freed bigint[]) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -281,7 +281,7 @@ BEGIN
            scheduled_at = COALESCE(p_now + p_waits[n], call.scheduled_at),
            finished_at = CASE WHEN p_states[n] IN ('completed', 'cancelled', 'discarded') THEN p_now END,
            error = p_errors[n],
-           errors = CASE WHEN p_errors[n] IS NULL THEN call.errors ELSE dispatcher_add_error_32fb22e3(call.errors, p_errors[n]) END,
+           errors = CASE WHEN p_errors[n] IS NULL THEN call.errors ELSE dispatcher_add_error_a1ec3045(call.errors, p_errors[n]) END,
            error_count = CASE WHEN p_errors[n] IS NULL THEN call.error_count
                               ELSE GREATEST(call.error_count, jsonb_array_length(call.errors)) + 1 END
       FROM generate_subscripts(p_calls, 1) AS n
@@ -315,18 +315,18 @@ BEGIN
   END IF;
   locked := COALESCE(locked, '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_record_ends_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_paced_32fb22e3(p_next timestamptz, p_cost bigint, p_limit int, p_period interval, p_now timestamptz,
+CREATE FUNCTION dispatcher_paced_a1ec3045(p_next timestamptz, p_cost bigint, p_limit int, p_period interval, p_now timestamptz,
     p_lead interval) RETURNS timestamptz LANGUAGE sql STABLE AS $$
 SELECT CASE WHEN p_limit IS NOT NULL
              AND (p_next > p_now + interval '0.1 milliseconds'
-                  OR dispatcher_spacing_32fb22e3(p_cost, p_limit, p_period) >= interval '0.1 milliseconds')
+                  OR dispatcher_spacing_a1ec3045(p_cost, p_limit, p_period) >= interval '0.1 milliseconds')
             THEN GREATEST(p_next, p_now + p_lead) END
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_paced_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_paced_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_queue_room_32fb22e3(p_queue text, p_want int, p_tuning dispatcher_tuning_32fb22e3, p_now timestamptz) RETURNS int
+CREATE FUNCTION dispatcher_queue_room_a1ec3045(p_queue text, p_want int, p_tuning dispatcher_tuning_a1ec3045, p_now timestamptz) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
   v_room int;
@@ -349,11 +349,11 @@ BEGIN
   END LOOP;
   RETURN LEAST(p_want, v_room);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_queue_room_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_line_32fb22e3 AS (key_id bigint, priority smallint, share_id bigint, weight int, next bigint, was bigint);
+CREATE TYPE dispatcher_line_a1ec3045 AS (key_id bigint, priority smallint, share_id bigint, weight int, next bigint, was bigint);
 
-CREATE TYPE dispatcher_seat_32fb22e3 AS (
+CREATE TYPE dispatcher_seat_a1ec3045 AS (
     line int,
     clock int,
     cost_at int,
@@ -365,8 +365,8 @@ CREATE TYPE dispatcher_seat_32fb22e3 AS (
     waits_from bigint
 );
 
-CREATE FUNCTION dispatcher_shares_32fb22e3(p_lanes dispatcher_lane_32fb22e3[], p_ids bigint[], p_room int, OUT lanes bigint[], OUT seats dispatcher_seat_32fb22e3[],
-    OUT lines dispatcher_line_32fb22e3[]) LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_shares_a1ec3045(p_lanes dispatcher_lane_a1ec3045[], p_ids bigint[], p_room int, OUT lanes bigint[], OUT seats dispatcher_seat_a1ec3045[],
+    OUT lines dispatcher_line_a1ec3045[]) LANGUAGE plpgsql STABLE AS $$
 BEGIN
   WITH key AS MATERIALIZED (
     SELECT key.id, key.name, key.fair_by, key.weight
@@ -379,7 +379,7 @@ BEGIN
            CASE WHEN lane.place = fair.id AND lane.last_served_at IS NOT NULL
                 THEN (extract(epoch FROM lane.served_at) * 1000000)::bigint END AS turn,
            CASE WHEN lane.last_served_at IS NOT NULL
-                THEN dispatcher_turn_32fb22e3(COALESCE((SELECT call.key_costs[array_position(lane.key_ids, fair.id)]
+                THEN dispatcher_turn_a1ec3045(COALESCE((SELECT call.key_costs[array_position(lane.key_ids, fair.id)]
                                        FROM dispatcher_callqueue AS call
                                       WHERE call.lane_id = lane.id AND call.position >= lane.waits_from
                                         AND call.state = 'available' AND call.oversized_key_id IS NULL
@@ -404,7 +404,7 @@ BEGIN
     SELECT one.key_id, one.priority, one.share_id, one.weight, one.lanes,
            COALESCE(clock.next, 7258118400000000) AS clock,
            GREATEST(COALESCE(clock.next, 7258118400000000)
-                    - CASE WHEN one.is_in_line AND stored.next IS NOT NULL THEN dispatcher_turn_32fb22e3(100, 1) ELSE 0 END,
+                    - CASE WHEN one.is_in_line AND stored.next IS NOT NULL THEN dispatcher_turn_a1ec3045(100, 1) ELSE 0 END,
                     stored.next - one.paid) AS next,
            row_number() OVER (ORDER BY one.key_id, one.priority, one.share_id) AS n
       FROM (SELECT mine.key_id, mine.priority, mine.share_id, mine.weight, count(*) AS lanes,
@@ -423,11 +423,11 @@ BEGIN
             WHERE share.key_id = one.key_id AND share.priority = one.priority AND share.share_id = -1
             LIMIT 1) AS clock ON true
   )
-  SELECT (SELECT array_agg((line.key_id, line.priority, line.share_id, line.weight, line.next, line.next)::dispatcher_line_32fb22e3
+  SELECT (SELECT array_agg((line.key_id, line.priority, line.share_id, line.weight, line.next, line.next)::dispatcher_line_a1ec3045
                            ORDER BY line.n) FROM line),
          array_agg(seat.id),
          array_agg((seat.line, seat.clock, seat.cost_at, seat.heads, seat.turn, seat.length, seat.first,
-                    seat.served_at, seat.waits_from)::dispatcher_seat_32fb22e3)
+                    seat.served_at, seat.waits_from)::dispatcher_seat_a1ec3045)
     INTO lines, lanes, seats
     FROM (SELECT mine.id, line.n AS line, clock.n AS clock, mine.cost_at, mine.turn, mine.served_at,
                  mine.waits_from,
@@ -441,9 +441,9 @@ BEGIN
               ON clock.key_id = mine.key_id AND clock.priority = mine.priority AND clock.share_id = -1
           WINDOW rivals AS (PARTITION BY mine.key_id, mine.priority)) AS seat;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_shares_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_shares_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_observed_32fb22e3 AS (
+CREATE TYPE dispatcher_observed_a1ec3045 AS (
     concurrency int,
     rate_limit int,
     rate_period interval,
@@ -454,7 +454,7 @@ CREATE TYPE dispatcher_observed_32fb22e3 AS (
     allowed_at timestamptz
 );
 
-CREATE TYPE dispatcher_key_room_32fb22e3 AS (
+CREATE TYPE dispatcher_key_room_a1ec3045 AS (
     id bigint,
     room bigint,
     own bigint,
@@ -480,11 +480,11 @@ CREATE TYPE dispatcher_key_room_32fb22e3 AS (
     fair_by text,
     spent bigint,
     spent_from timestamptz,
-    observed dispatcher_observed_32fb22e3
+    observed dispatcher_observed_a1ec3045
 );
 
-CREATE FUNCTION dispatcher_room_32fb22e3(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
-RETURNS SETOF dispatcher_key_room_32fb22e3 LANGUAGE sql STABLE AS $$
+CREATE FUNCTION dispatcher_room_a1ec3045(p_keys bigint[], p_worker uuid, p_now timestamptz, p_margin interval, p_ramp interval)
+RETURNS SETOF dispatcher_key_room_a1ec3045 LANGUAGE sql STABLE AS $$
 SELECT key.id,
        GREATEST(0, CASE WHEN key.is_paused OR key.blocked_until > p_now THEN 0
                         ELSE LEAST(force.concurrency - slots.held,
@@ -501,21 +501,21 @@ SELECT key.id,
              END)::bigint,
        CASE WHEN force.throttle_limit IS NOT NULL
             THEN GREATEST(p_now, last.at
-                                 + dispatcher_spacing_32fb22e3(last.last_cost, force.throttle_limit, force.throttle_period))
-                 + dispatcher_spacing_32fb22e3(slots.unstarted, force.throttle_limit, force.throttle_period) END,
+                                 + dispatcher_spacing_a1ec3045(last.last_cost, force.throttle_limit, force.throttle_period))
+                 + dispatcher_spacing_a1ec3045(slots.unstarted, force.throttle_limit, force.throttle_period) END,
        force.throttle_limit, force.throttle_period, force.rate_limit, force.rate_period, slots.unstarted, slots.held,
        CASE WHEN key.is_paused THEN 'infinity' WHEN key.blocked_until > p_now THEN key.blocked_until END,
        CASE WHEN key.blocked_until + p_ramp > p_now THEN key.blocked_until END,
        key.is_group,
        key.is_observed
-         OR dispatcher_counts_32fb22e3(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
+         OR dispatcher_counts_a1ec3045(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit),
        last.total, last.at, last.last_cost, 0::bigint,
        key.name::text, force.concurrency, force.per_worker, key.fair_by::text, counted.spent, first.at,
        CASE WHEN key.is_observed
             THEN (given.concurrency, given.rate_limit, given.rate_period, given.throttle_limit, given.throttle_period,
                   CASE WHEN last.at > key.limited_at THEN COALESCE(last.delayed, 0) ELSE 0 END,
                   CASE WHEN last.at > key.limited_at THEN last.longest END,
-                  CASE WHEN last.at > key.limited_at THEN last.allowed_at END)::dispatcher_observed_32fb22e3 END
+                  CASE WHEN last.at > key.limited_at THEN last.allowed_at END)::dispatcher_observed_a1ec3045 END
   FROM dispatcher_ratelimitkey AS key
  CROSS JOIN LATERAL (SELECT COALESCE(key.override_until > p_now, false) AS is_on) AS override
  CROSS JOIN LATERAL (
@@ -560,12 +560,12 @@ SELECT key.id,
        SELECT COALESCE(last.total - first.total + first.cost, 0) AS spent) AS counted
  WHERE key.id = ANY (p_keys)
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_room_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_free_lanes_32fb22e3(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
+CREATE FUNCTION dispatcher_free_lanes_a1ec3045(p_key bigint, p_room bigint, p_not bigint[], OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_parked text[] := dispatcher_parked_queues_32fb22e3(p_key);
+  v_parked text[] := dispatcher_parked_queues_a1ec3045(p_key);
 BEGIN
   WITH freed AS (
     UPDATE dispatcher_lanesite AS site
@@ -589,12 +589,12 @@ BEGIN
        AND (SELECT site.lane_id FROM dispatcher_lanesite AS site
              WHERE site.place = p_key AND site.queue = turn.queue AND site.lane_id <> ALL (p_not) LIMIT 1) IS NOT NULL);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_free_lanes_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_show_lanes_32fb22e3(p_key bigint, p_now timestamptz, OUT queues text[], OUT is_short bool)
+CREATE FUNCTION dispatcher_show_lanes_a1ec3045(p_key bigint, p_now timestamptz, OUT queues text[], OUT is_short bool)
 LANGUAGE plpgsql AS $$
 BEGIN
-  queues := dispatcher_parked_queues_32fb22e3(p_key);
+  queues := dispatcher_parked_queues_a1ec3045(p_key);
   UPDATE dispatcher_lanesite AS site
      SET kept_until = p_now
    WHERE site.kept_until IS NULL
@@ -613,21 +613,21 @@ BEGIN
      WHERE NOT EXISTS (SELECT FROM dispatcher_lanesite AS site
                         WHERE site.queue = queue.name AND site.kept_until IS NOT NULL AND site.place = p_key));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_show_lanes_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_show_lanes_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_is_member_32fb22e3(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION dispatcher_is_member_a1ec3045(p_name text, p_is_group bool) RETURNS bool LANGUAGE plpgsql STABLE AS $$
 BEGIN
   RETURN (
     SELECT NOT p_is_group
            AND (SELECT key.id FROM dispatcher_ratelimitkey AS key
                  WHERE key.is_group ORDER BY key.name LIMIT 1) IS NOT NULL
-           AND dispatcher_groups_of_32fb22e3(p_name) <> '{}');
+           AND dispatcher_groups_of_a1ec3045(p_name) <> '{}');
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_is_member_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_is_member_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_pay_32fb22e3(p_lines dispatcher_line_32fb22e3[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_pay_a1ec3045(p_lines dispatcher_line_a1ec3045[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  v_line dispatcher_line_32fb22e3;
+  v_line dispatcher_line_a1ec3045;
 BEGIN
   FOREACH v_line IN ARRAY p_lines LOOP
     UPDATE dispatcher_share AS share
@@ -647,15 +647,15 @@ BEGIN
     END IF;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_pay_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_pay_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_rounds_32fb22e3(p_lanes bigint[], p_seats dispatcher_seat_32fb22e3[], p_lines dispatcher_line_32fb22e3[], p_met bigint[], p_done bigint[],
+CREATE FUNCTION dispatcher_rounds_a1ec3045(p_lanes bigint[], p_seats dispatcher_seat_a1ec3045[], p_lines dispatcher_line_a1ec3045[], p_met bigint[], p_done bigint[],
     p_over uuid[], p_one_by_one bool, OUT calls uuid[], OUT rounds bigint[]) LANGUAGE plpgsql STABLE AS $$
 BEGIN
   WITH head AS (
     SELECT lane.id AS lane, lane.line, lane.turn, lane.first, lane.served_at, call.id, met.n + call.n AS n,
            lane.turn IS NOT NULL AND call.n = 1 AS is_in_line, (lane.length IS NULL)::int AS is_new, line.next,
-           dispatcher_turn_32fb22e3(COALESCE(call.key_costs[lane.cost_at], 1), line.weight) AS length
+           dispatcher_turn_a1ec3045(COALESCE(call.key_costs[lane.cost_at], 1), line.weight) AS length
       FROM (SELECT seated.id, (p_seats[seated.n]).* FROM unnest(p_lanes) WITH ORDINALITY AS seated (id, n)) AS lane
      CROSS JOIN LATERAL (SELECT (p_lines[lane.line]).next, (p_lines[lane.line]).weight) AS line
      CROSS JOIN LATERAL (SELECT cardinality(array_positions(p_met, lane.id)) AS n) AS met
@@ -668,7 +668,7 @@ BEGIN
                     ORDER BY call.position
                     LIMIT lane.heads) AS call) AS call
      WHERE lane.id <> ALL (p_done))
-  SELECT array_agg(turn.id), array_agg(turn.at - turn.first + dispatcher_turn_32fb22e3(1, 1))
+  SELECT array_agg(turn.id), array_agg(turn.at - turn.first + dispatcher_turn_a1ec3045(1, 1))
     INTO calls, rounds
     FROM (SELECT each.id, each.first, max(each.at) OVER (PARTITION BY each.lane ORDER BY each.n) AS at
             FROM (SELECT head.id, head.first, head.lane, head.n,
@@ -678,9 +678,9 @@ BEGIN
                                          ORDER BY head.n, head.served_at, head.lane) END::bigint AS at
                     FROM head) AS each) AS turn;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_rounds_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_rounds_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_start_32fb22e3 AS (
+CREATE TYPE dispatcher_start_a1ec3045 AS (
     call uuid,
     at timestamptz,
     state text,
@@ -690,32 +690,32 @@ CREATE TYPE dispatcher_start_32fb22e3 AS (
     is_counted bool
 );
 
-CREATE TYPE dispatcher_fate_32fb22e3 AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
+CREATE TYPE dispatcher_fate_a1ec3045 AS (call uuid, fate text, at timestamptz, key_id bigint, cost int, queue text);
 
-CREATE TYPE dispatcher_move_32fb22e3 AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid,
+CREATE TYPE dispatcher_move_a1ec3045 AS (lane bigint, place bigint, served_at timestamptz, kept_until timestamptz, stopped uuid,
     is_turn bool,
     queue text
 );
 
-CREATE TYPE dispatcher_pending_32fb22e3 AS (at timestamptz, lane_id bigint, key_id bigint);
+CREATE TYPE dispatcher_pending_a1ec3045 AS (at timestamptz, lane_id bigint, key_id bigint);
 
-CREATE TYPE dispatcher_chosen_32fb22e3 AS (
-    starts dispatcher_start_32fb22e3[],
-    fates dispatcher_fate_32fb22e3[],
+CREATE TYPE dispatcher_chosen_a1ec3045 AS (
+    starts dispatcher_start_a1ec3045[],
+    fates dispatcher_fate_a1ec3045[],
     served bigint[],
-    moves dispatcher_move_32fb22e3[],
-    notes dispatcher_pending_32fb22e3[],
+    moves dispatcher_move_a1ec3045[],
+    notes dispatcher_pending_a1ec3045[],
     wake uuid[],
-    keys dispatcher_key_room_32fb22e3[],
+    keys dispatcher_key_room_a1ec3045[],
     counts bool,
-    counted dispatcher_key_room_32fb22e3[],
+    counted dispatcher_key_room_a1ec3045[],
     open bigint[],
     room_left int,
     publish_left int[],
-    lines dispatcher_line_32fb22e3[]
+    lines dispatcher_line_a1ec3045[]
 );
 
-CREATE FUNCTION dispatcher_count_starts_32fb22e3(p_keys dispatcher_key_room_32fb22e3[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_count_starts_a1ec3045(p_keys dispatcher_key_room_a1ec3045[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   INSERT INTO dispatcher_start (key_id, at, total, cost, last_cost, delayed, longest, allowed_at)
   SELECT key.id, key.last_at, COALESCE(key.total, 0) + key.used, key.used, key.last_cost,
@@ -723,18 +723,18 @@ BEGIN
     FROM unnest(p_keys) AS key
    WHERE key.used > 0 AND key.is_counted;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_count_starts_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_group_room_32fb22e3 AS (id bigint, room bigint, fits bigint, best bigint[]);
+CREATE TYPE dispatcher_group_room_a1ec3045 AS (id bigint, room bigint, fits bigint, best bigint[]);
 
-CREATE FUNCTION dispatcher_lock_keys_32fb22e3(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_32fb22e3,
-    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_32fb22e3[], OUT groups bigint[], OUT busy bigint[],
+CREATE FUNCTION dispatcher_lock_keys_a1ec3045(p_keys bigint[], p_known bigint[], p_worker uuid, p_most int, p_tuning dispatcher_tuning_a1ec3045,
+    p_now timestamptz, OUT ids bigint[], OUT keys dispatcher_key_room_a1ec3045[], OUT groups bigint[], OUT busy bigint[],
     OUT is_parked bool)
 LANGUAGE plpgsql AS $$
 DECLARE
-  v_groups dispatcher_group_room_32fb22e3[];
+  v_groups dispatcher_group_room_a1ec3045[];
   v_members bigint[];
-  v_group dispatcher_group_room_32fb22e3;
+  v_group dispatcher_group_room_a1ec3045;
   v_has_groups bool;
   v_has_blocks bool;
   k int;
@@ -749,12 +749,12 @@ BEGIN
   IF v_has_groups THEN
     SELECT array_agg(DISTINCT joined.id), array_agg(key.id) FILTER (WHERE NOT key.is_group) INTO groups, v_members
       FROM dispatcher_ratelimitkey AS key
-     CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE dispatcher_groups_of_32fb22e3(key.name) END) AS joined (id)
+     CROSS JOIN LATERAL unnest(CASE WHEN key.is_group THEN ARRAY[key.id] ELSE dispatcher_groups_of_a1ec3045(key.name) END) AS joined (id)
      WHERE key.id = ANY (ids);
   END IF;
   groups := COALESCE(groups, '{}');
   IF groups <> '{}' THEN
-    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_32fb22e3) INTO v_groups
+    SELECT array_agg((key.id, ranked.room, ranked.fits, ranked.best)::dispatcher_group_room_a1ec3045) INTO v_groups
       FROM dispatcher_ratelimitkey AS key
      CROSS JOIN LATERAL (
            SELECT COALESCE(sum(member.room) FILTER (WHERE member.is_open), 0) AS room, max(member.fits) AS fits,
@@ -762,7 +762,7 @@ BEGIN
                              member.room DESC, member.last_at NULLS FIRST, member.id))[:p_most + 1] AS best
              FROM (SELECT member.id, member.room, member.fits, member.own, member.last_at,
                           member.room > 0 AND COALESCE(member.next_at <= p_now + p_tuning.horizon, true) AS is_open
-                     FROM dispatcher_room_32fb22e3(dispatcher_members_of_32fb22e3(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
+                     FROM dispatcher_room_a1ec3045(dispatcher_members_of_a1ec3045(key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member)
                   AS member) AS ranked
      WHERE key.id = ANY (groups) AND key.id <> ALL (p_known);
     WITH mine AS (
@@ -780,7 +780,7 @@ BEGIN
                    WHERE key.id = ANY (p_keys || groups) AND key.id <> ALL (ids || p_known));
   END IF;
   FOR v_count IN 1 .. 2 LOOP
-    SELECT ARRAY(SELECT key FROM dispatcher_room_32fb22e3(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key),
+    SELECT ARRAY(SELECT key FROM dispatcher_room_a1ec3045(ids, p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS key),
            (SELECT site.lane_id FROM dispatcher_lanesite AS site WHERE site.place = ANY (ids) LIMIT 1) IS NOT NULL,
            EXISTS (SELECT FROM dispatcher_block)
       INTO keys, is_parked, v_has_blocks;
@@ -811,21 +811,21 @@ BEGIN
     IF ids[k] = ANY (v_members) THEN keys[k].is_counted := true; END IF;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_lock_keys_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_observe_32fb22e3(p_key dispatcher_key_room_32fb22e3, p_cost int, p_now timestamptz, p_tuning dispatcher_tuning_32fb22e3) RETURNS dispatcher_key_room_32fb22e3
+CREATE FUNCTION dispatcher_observe_a1ec3045(p_key dispatcher_key_room_a1ec3045, p_cost int, p_now timestamptz, p_tuning dispatcher_tuning_a1ec3045) RETURNS dispatcher_key_room_a1ec3045
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_seen dispatcher_observed_32fb22e3 := p_key.observed;
+  v_seen dispatcher_observed_a1ec3045 := p_key.observed;
   v_at timestamptz := GREATEST(p_now, v_seen.allowed_at,
     CASE WHEN v_seen.throttle_limit IS NOT NULL
-         THEN v_seen.allowed_at + dispatcher_spacing_32fb22e3(p_key.last_cost, v_seen.throttle_limit, v_seen.throttle_period) END);
+         THEN v_seen.allowed_at + dispatcher_spacing_a1ec3045(p_key.last_cost, v_seen.throttle_limit, v_seen.throttle_period) END);
 BEGIN
   p_key.spent := p_key.spent + p_cost;
   IF p_key.spent > v_seen.rate_limit THEN
     v_at := GREATEST(v_at, COALESCE(p_key.spent_from, p_now) + v_seen.rate_period + p_tuning.margin,
       CASE WHEN v_seen.allowed_at > p_now
-           THEN v_seen.allowed_at + dispatcher_spacing_32fb22e3(p_key.last_cost, v_seen.rate_limit, v_seen.rate_period) END);
+           THEN v_seen.allowed_at + dispatcher_spacing_a1ec3045(p_key.last_cost, v_seen.rate_limit, v_seen.rate_period) END);
   END IF;
   v_seen.allowed_at := LEAST(v_at, p_now + interval '366 days');
   IF v_at > p_now + p_tuning.horizon THEN
@@ -837,9 +837,9 @@ BEGIN
   p_key.observed := v_seen;
   RETURN p_key;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_observe_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_observe_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opening_32fb22e3(p_key dispatcher_key_room_32fb22e3, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
+CREATE FUNCTION dispatcher_opening_a1ec3045(p_key dispatcher_key_room_a1ec3045, p_cost bigint, p_horizon interval, p_margin interval, p_ramp interval,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
   v_at timestamptz := p_now;
@@ -879,9 +879,9 @@ BEGIN
   v_at := GREATEST(v_at, p_key.next_at - p_horizon);
   RETURN NULLIF(v_at, p_now);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opening_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opening_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_room_now_32fb22e3(p_key dispatcher_key_room_32fb22e3, p_horizon interval, p_now timestamptz) RETURNS bigint
+CREATE FUNCTION dispatcher_room_now_a1ec3045(p_key dispatcher_key_room_a1ec3045, p_horizon interval, p_now timestamptz) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
 SELECT CASE WHEN p_key.next_at IS NULL THEN p_key.room
             WHEN p_key.next_at > p_now + p_horizon THEN 0
@@ -889,9 +889,9 @@ SELECT CASE WHEN p_key.next_at IS NULL THEN p_key.room
                        1 + floor(extract(epoch FROM p_now + p_horizon - p_key.next_at) * p_key.throttle_limit
                                  / extract(epoch FROM p_key.throttle_period)))::bigint END
 $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_room_now_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_room_now_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_32fb22e3(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
+CREATE FUNCTION dispatcher_wake_a1ec3045(p_queue text, p_key bigint, p_not uuid, p_silence interval, p_now timestamptz) RETURNS uuid
 LANGUAGE plpgsql AS $$
 DECLARE
   v_process uuid;
@@ -911,7 +911,7 @@ BEGIN
               AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
               AND COALESCE(worker.seen_at, idle.idle_at) > p_now - p_silence
               AND (p_key IS NULL
-                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_32fb22e3(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
+                   OR COALESCE((SELECT key.own > 0 FROM dispatcher_room_a1ec3045(ARRAY[p_key], idle.worker_id, p_now, '0', '0') AS key),
                                true))
             ORDER BY idle.idle_at, idle.id
             LIMIT 1
@@ -919,9 +919,9 @@ BEGIN
   RETURNING process.id INTO v_process;
   RETURN v_process;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_settle_32fb22e3(p_fates dispatcher_fate_32fb22e3[], p_tuning dispatcher_tuning_32fb22e3, p_now timestamptz)
+CREATE FUNCTION dispatcher_settle_a1ec3045(p_fates dispatcher_fate_a1ec3045[], p_tuning dispatcher_tuning_a1ec3045, p_now timestamptz)
 RETURNS TABLE (id uuid, state text, task text, queue text, attempt int, fate text, key text) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -962,16 +962,16 @@ BEGIN
    WHERE call.id = ANY (ARRAY(SELECT fate.call FROM unnest(p_fates) AS fate)) AND call.id = fate.call
   RETURNING call.id, call.state::text, call.task::text, call.queue::text, call.attempt, fate.fate, fate.key::text;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_settle_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_settle_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_found_32fb22e3 AS (
+CREATE TYPE dispatcher_found_a1ec3045 AS (
     now timestamptz,
     since timestamptz,
     open bigint[],
     busy bigint[],
     ids bigint[],
-    keys dispatcher_key_room_32fb22e3[],
-    lanes dispatcher_lane_32fb22e3[],
+    keys dispatcher_key_room_a1ec3045[],
+    lanes dispatcher_lane_a1ec3045[],
     is_parked bool,
     turn_keys bigint[],
     published text[],
@@ -981,8 +981,8 @@ CREATE TYPE dispatcher_found_32fb22e3 AS (
     again_at timestamptz
 );
 
-CREATE FUNCTION dispatcher_find_lanes_32fb22e3(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
-    p_tuning dispatcher_tuning_32fb22e3, p_now timestamptz) RETURNS dispatcher_found_32fb22e3 LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_find_lanes_a1ec3045(p_worker uuid, p_queues text[], p_delivery text, p_room int, p_publish int, p_open bigint[],
+    p_tuning dispatcher_tuning_a1ec3045, p_now timestamptz) RETURNS dispatcher_found_a1ec3045 LANGUAGE plpgsql AS $$
 DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_since timestamptz := v_now;
@@ -992,9 +992,9 @@ DECLARE
   v_want bigint[];
   v_busy bigint[] := '{}';
   v_ids bigint[] := '{}';
-  v_keys dispatcher_key_room_32fb22e3[] := '{}';
-  v_lanes dispatcher_lane_32fb22e3[] := '{}';
-  v_lane dispatcher_lane_32fb22e3;
+  v_keys dispatcher_key_room_a1ec3045[] := '{}';
+  v_lanes dispatcher_lane_a1ec3045[] := '{}';
+  v_lane dispatcher_lane_a1ec3045;
   v_rows tid[] := '{}';
   v_noted record;
   v_from timestamptz := COALESCE(p_tuning.notes, '-infinity');
@@ -1030,20 +1030,20 @@ BEGIN
            COALESCE(array_agg(queue.room) FILTER (WHERE queue.room > 0), '{}'),
            COALESCE(array_agg(queue.name) FILTER (WHERE queue.room = 0), '{}')
       INTO v_published, v_publish_room, v_full
-      FROM (SELECT mine.name, dispatcher_queue_room_32fb22e3(mine.name, p_room, p_tuning, v_now) AS room
+      FROM (SELECT mine.name, dispatcher_queue_room_a1ec3045(mine.name, p_room, p_tuning, v_now) AS room
               FROM unnest(v_queues) AS mine (name)) AS queue;
     v_queues := v_published;
   END IF;
   IF v_is_noted THEN
-    v_noted := dispatcher_read_notes_32fb22e3(v_from, v_now, v_queues, p_room);
+    v_noted := dispatcher_read_notes_a1ec3045(v_from, v_now, v_queues, p_room);
     v_open := v_open || v_noted.keys;
     v_rows := v_noted.rows;
     v_noted_queues := v_noted.queues;
     v_again_at := v_noted.again_at;
   END IF;
   IF v_queues <> '{}' THEN
-    IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_32fb22e3(p_worker, v_queues, p_room, v_now); END IF;
-    v_lanes := dispatcher_lanes_32fb22e3(v_queues, 0, p_room, v_rows, 'mine');
+    IF v_has_limited THEN v_rows := v_rows || dispatcher_limited_rows_a1ec3045(p_worker, v_queues, p_room, v_now); END IF;
+    v_lanes := dispatcher_lanes_a1ec3045(v_queues, 0, p_room, v_rows, 'mine');
     IF v_lanes = '{}' THEN
       IF (SELECT site.lane_id FROM dispatcher_lanesite AS site
            WHERE site.place = 0 AND site.queue = ANY (v_queues) LIMIT 1) IS NOT NULL THEN
@@ -1053,7 +1053,7 @@ BEGIN
             ORDER BY site.queue, site.priority DESC, site.served_at, site.lane_id
             LIMIT 1
               FOR NO KEY UPDATE;
-          v_lanes := dispatcher_lanes_32fb22e3(v_queues, 0, p_room, '{}', 'mine');
+          v_lanes := dispatcher_lanes_a1ec3045(v_queues, 0, p_room, '{}', 'mine');
         EXCEPTION WHEN lock_not_available THEN
           NULL;
         END;
@@ -1075,7 +1075,7 @@ BEGIN
   FOR v_round IN 1 .. 2 LOOP
     EXIT WHEN v_want = '{}';
     BEGIN
-      v_locked := dispatcher_lock_keys_32fb22e3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      v_locked := dispatcher_lock_keys_a1ec3045(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
       IF v_locked.busy <> '{}' THEN
         IF NOT EXISTS (SELECT FROM unnest(v_lanes) AS lane WHERE NOT lane.key_ids && v_locked.busy) THEN
           RAISE lock_not_available;
@@ -1088,7 +1088,7 @@ BEGIN
       EXCEPTION WHEN lock_not_available THEN
         NULL;
       END;
-      v_locked := dispatcher_lock_keys_32fb22e3(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
+      v_locked := dispatcher_lock_keys_a1ec3045(v_want, v_ids, p_worker, p_room + p_publish, p_tuning, v_now);
     END;
     v_now := COALESCE(p_now, clock_timestamp());
     v_keys := v_keys || v_locked.keys;
@@ -1100,12 +1100,12 @@ BEGIN
       FOR k IN 1 .. cardinality(v_locked.ids) LOOP
         CONTINUE WHEN v_locked.keys[k].fair_by IS NULL;
         v_is_fair := true;
-        v_lanes := dispatcher_lanes_32fb22e3(v_queues, 0, p_room + 50, v_rows, 'mine');
+        v_lanes := dispatcher_lanes_a1ec3045(v_queues, 0, p_room + 50, v_rows, 'mine');
         EXIT;
       END LOOP;
     END IF;
     IF v_has_kept THEN
-      v_lanes := v_lanes || dispatcher_lanes_32fb22e3('{}', 0, 0, ARRAY(
+      v_lanes := v_lanes || dispatcher_lanes_a1ec3045('{}', 0, 0, ARRAY(
         SELECT site.ctid
           FROM dispatcher_lanesite AS site
          WHERE site.queue = ANY (v_queues) AND site.kept_until <= v_now
@@ -1145,12 +1145,12 @@ BEGIN
       v_turn_keys := v_turn_keys || v_other.key_id;
       CONTINUE WHEN v_other.taker IS NULL;
       IF v_other.taker = 'published' AND v_other.queue <> ALL (v_published) THEN
-        v_left := dispatcher_queue_room_32fb22e3(v_other.queue, p_publish, p_tuning, v_now);
+        v_left := dispatcher_queue_room_a1ec3045(v_other.queue, p_publish, p_tuning, v_now);
         CONTINUE WHEN COALESCE(v_left, 0) = 0;
         v_published := v_published || v_other.queue;
         v_publish_room := v_publish_room || v_left;
       END IF;
-      v_lanes := v_lanes || dispatcher_lanes_32fb22e3(ARRAY[v_other.queue], v_other.key_id, v_other.most, '{}', v_other.taker);
+      v_lanes := v_lanes || dispatcher_lanes_a1ec3045(ARRAY[v_other.queue], v_other.key_id, v_other.most, '{}', v_other.taker);
     END LOOP;
     v_want := ARRAY(SELECT DISTINCT spent.id FROM unnest(v_lanes) AS lane, unnest(lane.key_ids) AS spent (id)
                      WHERE spent.id <> ALL (v_ids || v_busy));
@@ -1158,9 +1158,9 @@ BEGIN
   RETURN (v_now, v_since, v_open, v_busy, v_ids, v_keys, v_lanes, v_is_parked, v_turn_keys, v_published,
           v_publish_room, v_full, v_noted_queues, v_again_at);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_find_lanes_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_claim_32fb22e3(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_32fb22e3,
+CREATE FUNCTION dispatcher_claim_a1ec3045(p_call uuid, p_ticket uuid, p_claim uuid, p_worker uuid, p_ahead interval, p_tuning dispatcher_tuning_a1ec3045,
     p_now timestamptz)
 RETURNS TABLE (start_at timestamptz, refused text, attempt int, retry jsonb, queue text, is_paced bool, is_counted bool,
     at timestamptz)
@@ -1169,7 +1169,7 @@ SET lock_timeout = '20ms' SET search_path FROM CURRENT AS $$
 #variable_conflict use_column
 DECLARE
   v_call record;
-  v_keys dispatcher_key_room_32fb22e3[];
+  v_keys dispatcher_key_room_a1ec3045[];
   v_ids bigint[];
   v_costs int[];
 BEGIN
@@ -1185,8 +1185,8 @@ BEGIN
       FROM dispatcher_slot AS slot WHERE slot.call_id = p_call AND slot.key_id IS NOT NULL;
     PERFORM FROM dispatcher_ratelimitkey AS key
       WHERE key.id = ANY (v_ids)
-        AND (dispatcher_counts_32fb22e3(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
-             OR key.is_observed OR dispatcher_is_member_32fb22e3(key.name, key.is_group))
+        AND (dispatcher_counts_a1ec3045(key.rate_limit, key.override_rate_limit, key.throttle_limit, key.override_throttle_limit)
+             OR key.is_observed OR dispatcher_is_member_a1ec3045(key.name, key.is_group))
       ORDER BY key.id
         FOR NO KEY UPDATE;
   EXCEPTION WHEN lock_not_available THEN
@@ -1198,7 +1198,7 @@ BEGIN
   at := COALESCE(p_now, clock_timestamp());
   queue := v_call.queue;
   SELECT array_agg(key),
-         max(dispatcher_paced_32fb22e3(key.last_at + dispatcher_spacing_32fb22e3(key.last_cost, key.throttle_limit, key.throttle_period),
+         max(dispatcher_paced_a1ec3045(key.last_at + dispatcher_spacing_a1ec3045(key.last_cost, key.throttle_limit, key.throttle_period),
                     v_costs[array_position(v_ids, key.id)], key.throttle_limit, key.throttle_period, at,
                     p_tuning.lead)),
          COALESCE(bool_or(key.rate_limit IS NOT NULL), false),
@@ -1209,7 +1209,7 @@ BEGIN
                    OR EXISTS (SELECT FROM dispatcher_block AS block
                                WHERE block.key_id = ANY (v_ids) AND block.until > at) THEN 'closed' END
     INTO v_keys, start_at, is_counted, refused
-    FROM dispatcher_room_32fb22e3(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
+    FROM dispatcher_room_a1ec3045(v_ids, p_worker, at, p_tuning.margin, p_tuning.ramp) AS key;
   is_paced := start_at IS NOT NULL;
   start_at := COALESCE(CASE WHEN p_ahead IS NOT NULL THEN start_at END, at);
   IF v_call.state = 'active' THEN
@@ -1235,37 +1235,37 @@ BEGIN
      SET started_at = start_at, worker_id = p_worker, lease_until = start_at + p_tuning.lease
    WHERE slot.call_id = p_call;
   FOR i IN 1 .. COALESCE(cardinality(v_keys), 0) LOOP
-    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_32fb22e3(v_keys[i].name, v_keys[i].is_group);
+    v_keys[i].is_counted := v_keys[i].is_counted OR dispatcher_is_member_a1ec3045(v_keys[i].name, v_keys[i].is_group);
     v_keys[i].used := v_costs[array_position(v_ids, v_keys[i].id)];
     IF v_keys[i].observed IS DISTINCT FROM NULL THEN
       v_keys[i].unstarted := v_keys[i].unstarted - v_keys[i].used;
-      v_keys[i] := dispatcher_observe_32fb22e3(v_keys[i], v_keys[i].used::int, at, p_tuning);
+      v_keys[i] := dispatcher_observe_a1ec3045(v_keys[i], v_keys[i].used::int, at, p_tuning);
     END IF;
     v_keys[i].last_cost := v_keys[i].used;
     v_keys[i].last_at := GREATEST(v_keys[i].last_at, start_at + p_tuning.slack);
   END LOOP;
-  PERFORM dispatcher_count_starts_32fb22e3(v_keys);
+  PERFORM dispatcher_count_starts_a1ec3045(v_keys);
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_claim_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_claim_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_opens_at_32fb22e3(p_key dispatcher_key_room_32fb22e3, p_cost bigint, p_keys dispatcher_key_room_32fb22e3[], p_worker uuid, p_tuning dispatcher_tuning_32fb22e3,
+CREATE FUNCTION dispatcher_opens_at_a1ec3045(p_key dispatcher_key_room_a1ec3045, p_cost bigint, p_keys dispatcher_key_room_a1ec3045[], p_worker uuid, p_tuning dispatcher_tuning_a1ec3045,
     p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 DECLARE
-  v_at timestamptz := dispatcher_opening_32fb22e3(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
+  v_at timestamptz := dispatcher_opening_a1ec3045(p_key, p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp, p_now);
 BEGIN
   IF v_at IS NULL AND p_key.is_group THEN
-    v_at := (SELECT min(dispatcher_opening_32fb22e3(COALESCE(mine, member), p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp,
+    v_at := (SELECT min(dispatcher_opening_a1ec3045(COALESCE(mine, member), p_cost, p_tuning.horizon, p_tuning.margin, p_tuning.ramp,
                                  p_now))
-               FROM dispatcher_room_32fb22e3(dispatcher_members_of_32fb22e3(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
+               FROM dispatcher_room_a1ec3045(dispatcher_members_of_a1ec3045(p_key.name), p_worker, p_now, p_tuning.margin, p_tuning.ramp) AS member
                LEFT JOIN unnest(p_keys) AS mine ON mine.id = member.id
               WHERE member.fits >= p_cost);
   END IF;
   RETURN v_at;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_opens_at_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_runnable_32fb22e3(p_queue text, p_most int, p_horizon interval, p_margin interval, p_ramp interval,
+CREATE FUNCTION dispatcher_runnable_a1ec3045(p_queue text, p_most int, p_horizon interval, p_margin interval, p_ramp interval,
     p_now timestamptz, OUT calls int, OUT since timestamptz, OUT active int)
 LANGUAGE plpgsql STABLE SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
 SET search_path FROM CURRENT AS $$
@@ -1306,7 +1306,7 @@ BEGIN
       SELECT joined.id
         FROM noted
         JOIN dispatcher_ratelimitkey AS key ON key.id = noted.key_id
-       CROSS JOIN LATERAL unnest(dispatcher_groups_of_32fb22e3(key.name)) AS joined (id)
+       CROSS JOIN LATERAL unnest(dispatcher_groups_of_a1ec3045(key.name)) AS joined (id)
        UNION
       SELECT site.place FROM dispatcher_lanesite AS site
        WHERE site.queue = p_queue AND site.kept_until IS NOT NULL AND site.place > 0
@@ -1351,12 +1351,12 @@ BEGIN
     CONTINUE WHEN v_head.since IS NULL AND v_lane.due = 0;
     v_want := ARRAY(SELECT named.id FROM unnest(v_lane.key_ids) AS named (id) WHERE named.id <> ALL (v_ids));
     SELECT array_agg(key.id) AS ids, array_agg(key.room) AS room INTO v_new
-      FROM (SELECT key.id, LEAST(dispatcher_room_now_32fb22e3(key, p_horizon, p_now),
+      FROM (SELECT key.id, LEAST(dispatcher_room_now_a1ec3045(key, p_horizon, p_now),
                                  CASE WHEN key.is_group THEN (
-                                   SELECT COALESCE(sum(dispatcher_room_now_32fb22e3(member, p_horizon, p_now)), 0)
-                                     FROM dispatcher_room_32fb22e3(dispatcher_members_of_32fb22e3(key.name), NULL, p_now, p_margin, p_ramp) AS member) END
+                                   SELECT COALESCE(sum(dispatcher_room_now_a1ec3045(member, p_horizon, p_now)), 0)
+                                     FROM dispatcher_room_a1ec3045(dispatcher_members_of_a1ec3045(key.name), NULL, p_now, p_margin, p_ramp) AS member) END
                                  ) AS room
-              FROM dispatcher_room_32fb22e3(v_want, NULL, p_now, p_margin, p_ramp) AS key) AS key;
+              FROM dispatcher_room_a1ec3045(v_want, NULL, p_now, p_margin, p_ramp) AS key) AS key;
     v_ids := v_ids || v_new.ids;
     v_left := v_left || v_new.room;
     SELECT COALESCE(array_agg(spent.place), '{}') AS places, COALESCE(array_agg(spent.cost), '{}') AS costs,
@@ -1379,9 +1379,9 @@ BEGIN
     since := LEAST(since, v_head.since, v_lane.since);
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_runnable_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_runnable_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_wake_workers_32fb22e3(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
+CREATE FUNCTION dispatcher_wake_workers_a1ec3045(p_calls uuid[], p_queues text[], p_silence interval, p_is_eager bool)
 RETURNS TABLE (queue text, is_published bool, worker_id uuid)
 LANGUAGE plpgsql SET plan_cache_mode = 'force_generic_plan' SET enable_seqscan = 'off' SET jit = 'off'
 SET search_path FROM CURRENT AS $$
@@ -1429,30 +1429,35 @@ BEGIN
   FOREACH queue IN ARRAY v_queues LOOP
     v_delivery := (SELECT stored.delivery FROM dispatcher_queue AS stored WHERE stored.name = queue);
     is_published := COALESCE(v_delivery, 'broker') = 'broker' OR p_is_eager AND v_delivery = 'direct';
-    worker_id := NULL;
     IF is_published THEN
       v_queue := queue;
       v_processes := (
         SELECT sum(worker.processes) FROM dispatcher_worker AS worker
          WHERE v_queue = ANY (worker.queues) AND worker.stopped_at IS NULL AND worker.lost_at IS NULL
            AND worker.seen_at > clock_timestamp() - p_silence);
-      is_published := p_is_eager OR COALESCE(v_processes > (
+      CONTINUE WHEN NOT p_is_eager AND v_processes <= (
         SELECT count(*) FROM (
           SELECT FROM dispatcher_callqueue AS call
            WHERE call.queue = v_queue AND call.state IN ('dispatched', 'active') AND call.state >= 'dispatched'
-           LIMIT v_processes) AS call), true);
-    ELSE
-      worker_id := dispatcher_wake_32fb22e3(queue, NULL, NULL, p_silence, clock_timestamp());
-      IF worker_id IS NOT NULL THEN
-        PERFORM set_config('synchronous_commit', 'off', true);
-      END IF;
+           LIMIT v_processes) AS call);
+    END IF;
+    worker_id := NULL;
+    IF NOT (is_published AND p_is_eager) THEN
+      worker_id := dispatcher_wake_a1ec3045(queue, NULL, NULL, p_silence, clock_timestamp());
+      is_published := is_published AND worker_id IS NULL AND NOT EXISTS (
+        SELECT FROM dispatcher_process AS process
+         WHERE queue = ANY (process.queues) AND process.worker_id IS NOT NULL
+           AND NOT pg_try_advisory_xact_lock_shared(hashtextextended(process.id::text, 0)));
+    END IF;
+    IF worker_id IS NOT NULL THEN
+      PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     RETURN NEXT;
   END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_wake_workers_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_wake_workers_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_head_32fb22e3 AS (
+CREATE TYPE dispatcher_head_a1ec3045 AS (
     call uuid,
     key_costs int[],
     fate text,
@@ -1462,14 +1467,14 @@ CREATE TYPE dispatcher_head_32fb22e3 AS (
     round bigint
 );
 
-CREATE FUNCTION dispatcher_heads_32fb22e3(p_found dispatcher_found_32fb22e3, p_queues text[], p_tasks text[], p_becomes text, p_most int, p_seats dispatcher_seat_32fb22e3[],
+CREATE FUNCTION dispatcher_heads_a1ec3045(p_found dispatcher_found_a1ec3045, p_queues text[], p_tasks text[], p_becomes text, p_most int, p_seats dispatcher_seat_a1ec3045[],
     p_seated bigint[], p_ranked uuid[], p_rounds bigint[], p_met bigint[], p_done bigint[], p_over uuid[],
-    p_due bigint[], p_stride bigint[], p_is_strict bool) RETURNS dispatcher_head_32fb22e3[] LANGUAGE plpgsql AS $$
+    p_due bigint[], p_stride bigint[], p_is_strict bool) RETURNS dispatcher_head_a1ec3045[] LANGUAGE plpgsql AS $$
 DECLARE
-  v_heads dispatcher_head_32fb22e3[];
+  v_heads dispatcher_head_a1ec3045[];
 BEGIN
   v_heads := ARRAY(
-    SELECT (head.id, head.key_costs, head.fate, head.turn, lane.n, line.tier, line.round)::dispatcher_head_32fb22e3
+    SELECT (head.id, head.key_costs, head.fate, head.turn, lane.n, line.tier, line.round)::dispatcher_head_a1ec3045
       FROM unnest(p_found.lanes) WITH ORDINALITY AS lane (id, row, queue, priority, on_limit, key_ids, place, served_at,
                                                           last_served_at, kept_until, waits_from, taker, n)
      CROSS JOIN LATERAL (
@@ -1508,11 +1513,11 @@ BEGIN
   END IF;
   RETURN v_heads;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_heads_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_heads_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_line_up_32fb22e3(p_found dispatcher_found_32fb22e3, p_keys dispatcher_key_room_32fb22e3[], p_served bigint[], p_moves dispatcher_move_32fb22e3[], p_open bigint[],
-    p_seated bigint[], p_seats dispatcher_seat_32fb22e3[], p_lines dispatcher_line_32fb22e3[], p_over uuid[], p_until timestamptz,
-    OUT moves dispatcher_move_32fb22e3[], OUT opened bigint[], OUT paid dispatcher_line_32fb22e3[]) LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_line_up_a1ec3045(p_found dispatcher_found_a1ec3045, p_keys dispatcher_key_room_a1ec3045[], p_served bigint[], p_moves dispatcher_move_a1ec3045[], p_open bigint[],
+    p_seated bigint[], p_seats dispatcher_seat_a1ec3045[], p_lines dispatcher_line_a1ec3045[], p_over uuid[], p_until timestamptz,
+    OUT moves dispatcher_move_a1ec3045[], OUT opened bigint[], OUT paid dispatcher_line_a1ec3045[]) LANGUAGE plpgsql AS $$
 DECLARE
   v_lane record;
 BEGIN
@@ -1520,7 +1525,7 @@ BEGIN
   opened := p_open;
   FOR v_lane IN
     SELECT lane.id, key.id AS key_id, seat.n, seat.line,
-           dispatcher_turn_32fb22e3(COALESCE(head.cost, 1), (p_lines[seat.line]).weight) AS length
+           dispatcher_turn_a1ec3045(COALESCE(head.cost, 1), (p_lines[seat.line]).weight) AS length
       FROM unnest(p_found.lanes) AS lane
      CROSS JOIN LATERAL (SELECT array_position(p_seated, lane.id) AS n) AS mine
      CROSS JOIN LATERAL (SELECT mine.n, (p_seats[mine.n]).line, (p_seats[mine.n]).cost_at) AS seat
@@ -1543,7 +1548,7 @@ BEGIN
       p_lines[v_lane.line].next := p_lines[v_lane.line].next + v_lane.length;
     END IF;
     moves := moves
-      || (v_lane.id, v_lane.key_id, dispatcher_turn_at_32fb22e3(p_seats[v_lane.n].turn), NULL, NULL, true, NULL)::dispatcher_move_32fb22e3;
+      || (v_lane.id, v_lane.key_id, dispatcher_turn_at_a1ec3045(p_seats[v_lane.n].turn), NULL, NULL, true, NULL)::dispatcher_move_a1ec3045;
     opened := opened || v_lane.key_id;
   END LOOP;
   FOR v_lane IN
@@ -1561,19 +1566,19 @@ BEGIN
        AND (line.key_id = ANY (p_found.turn_keys)
             OR EXISTS (SELECT FROM unnest(moves) AS move WHERE move.place = line.key_id AND move.is_turn)));
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_line_up_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_line_up_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_note_limits_32fb22e3(p_found dispatcher_found_32fb22e3, p_chosen dispatcher_chosen_32fb22e3, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_note_limits_a1ec3045(p_found dispatcher_found_a1ec3045, p_chosen dispatcher_chosen_a1ec3045, p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   v_calls uuid[] := '{}';
   v_queues text[] := '{}';
   v_data jsonb[] := '{}';
-  v_start dispatcher_start_32fb22e3;
-  v_stops dispatcher_fate_32fb22e3[] := p_chosen.fates;
-  v_stop dispatcher_fate_32fb22e3;
-  v_move dispatcher_move_32fb22e3;
-  v_before dispatcher_key_room_32fb22e3;
-  v_after dispatcher_key_room_32fb22e3;
+  v_start dispatcher_start_a1ec3045;
+  v_stops dispatcher_fate_a1ec3045[] := p_chosen.fates;
+  v_stop dispatcher_fate_a1ec3045;
+  v_move dispatcher_move_a1ec3045;
+  v_before dispatcher_key_room_a1ec3045;
+  v_after dispatcher_key_room_a1ec3045;
   v_members bigint[];
   v_name text;
   v_limit jsonb;
@@ -1584,7 +1589,7 @@ BEGIN
     v_data := v_data || NULL::jsonb;
   END LOOP;
   FOREACH v_move IN ARRAY p_chosen.moves LOOP
-    v_stops := v_stops || (v_move.stopped, 'waits', NULL, v_move.place, NULL, v_move.queue)::dispatcher_fate_32fb22e3;
+    v_stops := v_stops || (v_move.stopped, 'waits', NULL, v_move.place, NULL, v_move.queue)::dispatcher_fate_a1ec3045;
   END LOOP;
   FOREACH v_stop IN ARRAY v_stops LOOP
     CONTINUE WHEN v_stop.call IS NULL OR v_stop.fate NOT IN ('waits', 'later', 'oversized');
@@ -1594,7 +1599,7 @@ BEGIN
       CONTINUE WHEN v_after.id <> ALL (v_members);
       IF i = 0 THEN
         v_name := v_after.name;
-        IF v_after.is_group THEN v_members := v_members || dispatcher_members_of_32fb22e3(v_name); END IF;
+        IF v_after.is_group THEN v_members := v_members || dispatcher_members_of_a1ec3045(v_name); END IF;
       END IF;
       v_before := p_found.keys[array_position(p_found.ids, v_after.id)];
       v_limit := CASE
@@ -1632,9 +1637,9 @@ BEGIN
            END;
   END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_note_limits_a1ec3045 FROM PUBLIC;
 
-CREATE TYPE dispatcher_site_32fb22e3 AS (
+CREATE TYPE dispatcher_site_a1ec3045 AS (
     row tid,
     place bigint,
     served_at timestamptz,
@@ -1643,13 +1648,13 @@ CREATE TYPE dispatcher_site_32fb22e3 AS (
     waits_from bigint
 );
 
-CREATE FUNCTION dispatcher_write_lanes_32fb22e3(p_found dispatcher_found_32fb22e3, p_chosen dispatcher_chosen_32fb22e3, p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_write_lanes_a1ec3045(p_found dispatcher_found_a1ec3045, p_chosen dispatcher_chosen_a1ec3045, p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  v_sites dispatcher_site_32fb22e3[];
+  v_sites dispatcher_site_a1ec3045[];
 BEGIN
   v_sites := ARRAY(
     SELECT (lane.row, site.place, COALESCE(site.served_at, site.last_served_at),
-            CASE WHEN site.is_turn THEN site.last_served_at END, site.kept_until, site.waits_from)::dispatcher_site_32fb22e3
+            CASE WHEN site.is_turn THEN site.last_served_at END, site.kept_until, site.waits_from)::dispatcher_site_a1ec3045
       FROM unnest(p_found.lanes) AS lane
      CROSS JOIN LATERAL (
            SELECT move.served_at, move.is_turn, move.kept_until, turn.turn,
@@ -1688,32 +1693,32 @@ BEGIN
      WHERE site.ctid = ANY (ARRAY(SELECT settled.row FROM unnest(v_sites) AS settled)) AND site.ctid = settled.row;
   END IF;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_write_lanes_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_write_lanes_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_choose_32fb22e3(p_found dispatcher_found_32fb22e3, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_32fb22e3) RETURNS dispatcher_chosen_32fb22e3 LANGUAGE plpgsql AS $$
+CREATE FUNCTION dispatcher_choose_a1ec3045(p_found dispatcher_found_a1ec3045, p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text,
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_a1ec3045) RETURNS dispatcher_chosen_a1ec3045 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
   v_now timestamptz := p_found.now;
   v_until timestamptz := p_found.now + p_tuning.horizon;
   v_ids bigint[] := p_found.ids;
-  v_keys dispatcher_key_room_32fb22e3[] := p_found.keys;
+  v_keys dispatcher_key_room_a1ec3045[] := p_found.keys;
   v_publish int[] := p_found.publish_room;
   v_behind bigint[] := array_fill(0, ARRAY[cardinality(p_found.ids)]);
-  v_key dispatcher_key_room_32fb22e3;
-  v_counted dispatcher_key_room_32fb22e3[] := '{}';
+  v_key dispatcher_key_room_a1ec3045;
+  v_counted dispatcher_key_room_a1ec3045[] := '{}';
   v_counted_at timestamptz;
   v_left int := p_room;
   v_due bigint[] := p_due;
   v_most int := p_room;
-  v_starts dispatcher_start_32fb22e3[] := '{}';
-  v_start dispatcher_start_32fb22e3;
+  v_starts dispatcher_start_a1ec3045[] := '{}';
+  v_start dispatcher_start_a1ec3045;
   v_counts bool := false;
-  v_fates dispatcher_fate_32fb22e3[] := '{}';
+  v_fates dispatcher_fate_a1ec3045[] := '{}';
   v_served bigint[] := '{}';
-  v_moves dispatcher_move_32fb22e3[] := '{}';
-  v_move dispatcher_move_32fb22e3;
-  v_notes dispatcher_pending_32fb22e3[] := '{}';
+  v_moves dispatcher_move_a1ec3045[] := '{}';
+  v_move dispatcher_move_a1ec3045;
+  v_notes dispatcher_pending_a1ec3045[] := '{}';
   v_wake uuid[] := '{}';
   v_open bigint[] := p_found.open;
   v_done bigint[] := '{}';
@@ -1721,8 +1726,8 @@ DECLARE
   v_is_over bool;
   v_met bigint[] := '{}';
   v_short int;
-  v_head dispatcher_head_32fb22e3;
-  v_lane dispatcher_lane_32fb22e3;
+  v_head dispatcher_head_a1ec3045;
+  v_lane dispatcher_lane_a1ec3045;
   v_call record;
   v_at_queue int;
   v_is_own bool;
@@ -1739,8 +1744,8 @@ DECLARE
   v_members jsonb;
   v_worker uuid;
   v_seated bigint[];
-  v_seats dispatcher_seat_32fb22e3[];
-  v_lines dispatcher_line_32fb22e3[];
+  v_seats dispatcher_seat_a1ec3045[];
+  v_lines dispatcher_line_a1ec3045[];
   v_ranked uuid[];
   v_rounds bigint[];
   v_one_by_one bool;
@@ -1754,7 +1759,7 @@ BEGIN
   FOR i IN 1 .. cardinality(v_ids) LOOP
     IF v_keys[i].fair_by IS NOT NULL THEN
       SELECT share.lanes, share.seats, share.lines INTO v_seated, v_seats, v_lines
-        FROM dispatcher_shares_32fb22e3(p_found.lanes, v_ids, v_most) AS share;
+        FROM dispatcher_shares_a1ec3045(p_found.lanes, v_ids, v_most) AS share;
       v_one_by_one := p_stride IS NOT NULL OR p_is_strict OR cardinality(v_publish) > 1
         OR EXISTS (SELECT FROM unnest(p_found.lanes) AS lane WHERE lane.taker <> 'mine');
       EXIT;
@@ -1765,9 +1770,9 @@ BEGIN
     v_short := NULL;
     IF v_seats IS NOT NULL AND cardinality(p_found.lanes) > 1 THEN
       SELECT ranked.calls, ranked.rounds INTO v_ranked, v_rounds
-        FROM dispatcher_rounds_32fb22e3(v_seated, v_seats, v_lines, v_met, v_done, v_over, v_one_by_one) AS ranked;
+        FROM dispatcher_rounds_a1ec3045(v_seated, v_seats, v_lines, v_met, v_done, v_over, v_one_by_one) AS ranked;
     END IF;
-    FOREACH v_head IN ARRAY dispatcher_heads_32fb22e3(p_found, p_queues, p_tasks, p_becomes, v_most, v_seats, v_seated, v_ranked, v_rounds,
+    FOREACH v_head IN ARRAY dispatcher_heads_a1ec3045(p_found, p_queues, p_tasks, p_becomes, v_most, v_seats, v_seated, v_ranked, v_rounds,
                                    v_met, v_done, v_over, v_due, p_stride, p_is_strict) LOOP
       v_lane := p_found.lanes[v_head.lane];
       CONTINUE WHEN v_lane.id = ANY (v_done) OR (v_lane.taker = 'mine' AND v_left = 0);
@@ -1828,23 +1833,23 @@ BEGIN
           v_members := COALESCE(v_members, '{}') || jsonb_build_object(v_keys[k].name, v_keys[m].name);
         END IF;
         CONTINUE WHEN v_keys[k].next_at IS NULL AND v_keys[m].next_at IS NULL;
-        v_at := GREATEST(v_at, dispatcher_paced_32fb22e3(v_keys[k].next_at, v_cost, v_keys[k].throttle_limit, v_keys[k].throttle_period,
+        v_at := GREATEST(v_at, dispatcher_paced_a1ec3045(v_keys[k].next_at, v_cost, v_keys[k].throttle_limit, v_keys[k].throttle_period,
                                       v_now, p_tuning.lead),
-                         dispatcher_paced_32fb22e3(v_keys[m].next_at, v_cost, v_keys[m].throttle_limit, v_keys[m].throttle_period,
+                         dispatcher_paced_a1ec3045(v_keys[m].next_at, v_cost, v_keys[m].throttle_limit, v_keys[m].throttle_period,
                                 v_now, p_tuning.lead));
       END LOOP;
       IF v_head.fate IS NOT NULL OR v_least = 1 OR (v_least = 2 AND v_lane.on_limit <> 'wait') THEN
         IF v_least = 2 AND v_lane.on_limit = 'reschedule' THEN
           v_key := v_keys[v_by];
           v_key.unstarted := v_key.unstarted + v_behind[v_by];
-          v_key.next_at := v_key.next_at + dispatcher_spacing_32fb22e3(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
-          v_opens := dispatcher_opens_at_32fb22e3(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+          v_key.next_at := v_key.next_at + dispatcher_spacing_a1ec3045(v_behind[v_by], v_key.throttle_limit, v_key.throttle_period);
+          v_opens := dispatcher_opens_at_a1ec3045(v_key, v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
           v_behind[v_by] := v_behind[v_by] + v_by_cost;
         END IF;
         v_fates := v_fates || (v_head.call,
           COALESCE(v_head.fate, CASE WHEN v_lane.on_limit = 'drop' THEN 'dropped' WHEN v_least = 1 THEN 'oversized'
                                      ELSE 'later' END),
-          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_lane.queue)::dispatcher_fate_32fb22e3;
+          COALESCE(v_opens, v_now + p_tuning.later), v_by_id, v_by_cost, v_lane.queue)::dispatcher_fate_a1ec3045;
         v_over := v_over || v_head.call;
         CONTINUE WHEN cardinality(v_fates) > 50;
         IF v_head.turn = v_most THEN
@@ -1862,12 +1867,12 @@ BEGIN
         IF s IS NOT NULL AND (v_least = 3 OR (v_least = 2 AND v_by_id = v_lines[v_line].key_id)) THEN
           IF v_least = 2 AND v_seats[s].turn IS NULL THEN
             v_seats[s].turn := v_lines[v_line].next;
-            v_seats[s].length := dispatcher_turn_32fb22e3(v_by_cost, v_lines[v_line].weight);
+            v_seats[s].length := dispatcher_turn_a1ec3045(v_by_cost, v_lines[v_line].weight);
             v_lines[v_line].next := v_lines[v_line].next + v_seats[s].length;
           END IF;
           IF v_seats[s].turn IS NOT NULL THEN
             v_move.place := v_lines[v_line].key_id;
-            v_move.served_at := dispatcher_turn_at_32fb22e3(v_seats[s].turn);
+            v_move.served_at := dispatcher_turn_at_a1ec3045(v_seats[s].turn);
             v_move.is_turn := true;
           END IF;
         END IF;
@@ -1876,14 +1881,14 @@ BEGIN
           WHEN 2 THEN
             v_keys[v_by].room := 0;
             v_open := v_open || v_by_id;
-            v_opens := dispatcher_opens_at_32fb22e3(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
-            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_32fb22e3; END IF;
+            v_opens := dispatcher_opens_at_a1ec3045(v_keys[v_by], v_by_cost, v_keys, p_worker, p_tuning, p_found.since);
+            IF v_opens IS NOT NULL THEN v_notes := v_notes || (v_opens, NULL, v_by_id)::dispatcher_pending_a1ec3045; END IF;
           WHEN 3 THEN
-            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_move.place)::dispatcher_pending_32fb22e3;
+            v_notes := v_notes || (v_now + interval '20 milliseconds', NULL, v_move.place)::dispatcher_pending_a1ec3045;
           ELSE
             IF v_is_own THEN
               v_keys[v_by].own := 0;
-              v_wake := v_wake || dispatcher_wake_32fb22e3(v_lane.queue, v_by_id, NULL, p_tuning.silence, v_now);
+              v_wake := v_wake || dispatcher_wake_a1ec3045(v_lane.queue, v_by_id, NULL, p_tuning.silence, v_now);
             END IF;
         END CASE;
         CONTINUE WHEN p_stride IS NULL AND (s IS NULL OR (v_move.is_turn AND v_least = 2));
@@ -1892,7 +1897,7 @@ BEGIN
       ELSIF v_lane.taker <> 'others' THEN
         v_start := (v_head.call, v_at, CASE WHEN v_lane.taker = 'mine' THEN p_becomes ELSE 'dispatched' END, v_members,
                     CASE WHEN v_ks = '{}' THEN '{NULL}' ELSE '{}' END,
-                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_32fb22e3;
+                    CASE WHEN v_ks = '{}' THEN '{1}' ELSE v_costs END, false)::dispatcher_start_a1ec3045;
         v_over := v_over || v_head.call;
         v_served := array_remove(v_served, v_lane.id) || v_lane.id;
         IF v_head.turn = v_most THEN v_short := GREATEST(v_short, v_lane.priority); END IF;
@@ -1916,7 +1921,7 @@ BEGIN
               v_lines[k].next := GREATEST(v_lines[k].next, v_lines[v_line].next);
             END IF;
             v_lines[v_line].next := v_lines[v_line].next
-              + dispatcher_turn_32fb22e3(COALESCE(v_head.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
+              + dispatcher_turn_a1ec3045(COALESCE(v_head.key_costs[v_seats[s].cost_at], 1), v_lines[v_line].weight);
           END IF;
         END IF;
         IF v_seats IS NOT NULL AND (v_head.turn = COALESCE(v_seats[s].heads, v_most) OR (v_one_by_one AND s > 0)) THEN
@@ -1926,7 +1931,7 @@ BEGIN
         v_done := v_done || v_lane.id;
         v_opens := CASE WHEN isfinite(v_lane.kept_until) THEN v_lane.kept_until END;
         IF v_opens IS NULL THEN
-          v_worker := dispatcher_wake_32fb22e3(v_lane.queue, v_lane.place, NULL, p_tuning.silence, v_now);
+          v_worker := dispatcher_wake_a1ec3045(v_lane.queue, v_lane.place, NULL, p_tuning.silence, v_now);
           v_wake := v_wake || v_worker;
           v_opens := CASE WHEN v_worker IS NOT NULL THEN v_now + interval '100 milliseconds'
                           WHEN v_lane.kept_until = 'infinity' AND EXISTS (
@@ -1935,10 +1940,10 @@ BEGIN
                           THEN v_now
                           WHEN v_lane.kept_until = 'infinity' THEN v_now + p_tuning.keep END;
         END IF;
-        v_move := (v_lane.id, v_lane.place, dispatcher_turn_at_32fb22e3(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
-                   v_seats[s].turn IS NOT NULL, NULL)::dispatcher_move_32fb22e3;
+        v_move := (v_lane.id, v_lane.place, dispatcher_turn_at_a1ec3045(v_seats[s].turn), COALESCE(v_opens, 'infinity'), NULL,
+                   v_seats[s].turn IS NOT NULL, NULL)::dispatcher_move_a1ec3045;
         IF v_opens IS NULL THEN
-          v_move.served_at := COALESCE(dispatcher_turn_at_32fb22e3(v_seats[s].turn + v_seats[s].length), v_now);
+          v_move.served_at := COALESCE(dispatcher_turn_at_a1ec3045(v_seats[s].turn + v_seats[s].length), v_now);
         ELSIF v_opens <= v_now AND NOT v_move.is_turn THEN
           v_move.place := 0;
         END IF;
@@ -1954,10 +1959,10 @@ BEGIN
           v_counted_at := GREATEST(v_key.next_at, v_at)
             + CASE WHEN v_at > v_now AND v_lane.taker = 'mine' AND p_becomes = 'active' THEN p_tuning.paced_slack
                    ELSE '0' END;
-          v_key.next_at := v_counted_at + dispatcher_spacing_32fb22e3(v_cost, v_key.throttle_limit, v_key.throttle_period);
+          v_key.next_at := v_counted_at + dispatcher_spacing_a1ec3045(v_cost, v_key.throttle_limit, v_key.throttle_period);
         END IF;
         IF v_lane.taker = 'others' THEN
-          v_notes := v_notes || (v_opens, NULL, v_key.id)::dispatcher_pending_32fb22e3;
+          v_notes := v_notes || (v_opens, NULL, v_key.id)::dispatcher_pending_a1ec3045;
         ELSE
           v_key.own := v_key.own - v_cost;
           v_key.held := v_key.held + v_cost;
@@ -1967,7 +1972,7 @@ BEGIN
             v_key.unstarted := v_key.unstarted + v_cost;
           ELSIF v_key.is_counted THEN
             v_counts := true;
-            IF v_key.observed IS DISTINCT FROM NULL THEN v_key := dispatcher_observe_32fb22e3(v_key, v_cost, v_now, p_tuning); END IF;
+            IF v_key.observed IS DISTINCT FROM NULL THEN v_key := dispatcher_observe_a1ec3045(v_key, v_cost, v_now, p_tuning); END IF;
             v_counted_at := GREATEST(v_key.last_at, v_counted_at);
             IF v_key.used > 0 AND v_key.last_at < v_counted_at THEN
               v_counted := v_counted || v_key;
@@ -1990,9 +1995,9 @@ BEGIN
     k := array_position(v_ids, v_moves[i].place);
     IF v_moves[i].kept_until = 'infinity' AND v_keys[k].room > 0 AND COALESCE(v_keys[k].next_at <= v_until, true) THEN
       s := array_position(v_seated, v_moves[i].lane);
-      v_moves[i] := CASE WHEN v_seats[s].turn IS NULL THEN (v_moves[i].lane, 0, NULL, NULL, NULL, false, NULL)::dispatcher_move_32fb22e3
-                         ELSE (v_moves[i].lane, v_moves[i].place, dispatcher_turn_at_32fb22e3(v_seats[s].turn), v_now, NULL, true,
-                               NULL)::dispatcher_move_32fb22e3 END;
+      v_moves[i] := CASE WHEN v_seats[s].turn IS NULL THEN (v_moves[i].lane, 0, NULL, NULL, NULL, false, NULL)::dispatcher_move_a1ec3045
+                         ELSE (v_moves[i].lane, v_moves[i].place, dispatcher_turn_at_a1ec3045(v_seats[s].turn), v_now, NULL, true,
+                               NULL)::dispatcher_move_a1ec3045 END;
     END IF;
   END LOOP;
   IF v_left = 0 THEN
@@ -2012,25 +2017,25 @@ BEGIN
            AND lane.id <> ALL (v_done) AND array_position(v_seated, lane.id) IS NULL
       LOOP
         v_done := v_done || v_call.lane;
-        v_moves := v_moves || (v_call.lane, v_ids[i], NULL, NULL, v_call.id, false, v_call.queue)::dispatcher_move_32fb22e3;
+        v_moves := v_moves || (v_call.lane, v_ids[i], NULL, NULL, v_call.id, false, v_call.queue)::dispatcher_move_a1ec3045;
         v_open := v_open || v_ids[i];
       END LOOP;
     END LOOP;
   END IF;
   IF v_seats IS NOT NULL THEN
     SELECT lined.moves, lined.opened, lined.paid INTO v_moves, v_open, v_lines
-      FROM dispatcher_line_up_32fb22e3(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
+      FROM dispatcher_line_up_a1ec3045(p_found, v_keys, v_served, v_moves, v_open, v_seated, v_seats, v_lines, v_over, v_until) AS lined;
   END IF;
   RETURN (v_starts, v_fates, v_served, v_moves, v_notes, array_remove(v_wake, NULL), v_keys, v_counts, v_counted,
           v_open, v_left, v_publish, v_lines);
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_choose_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_choose_a1ec3045 FROM PUBLIC;
 
-CREATE FUNCTION dispatcher_take_32fb22e3(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
+CREATE FUNCTION dispatcher_take_a1ec3045(p_worker uuid, p_queues text[], p_tasks text[], p_room int, p_becomes text, p_publish int,
     p_process uuid, p_is_marked bool, p_may_rest bool, p_is_pulled bool, p_keys bigint[],
     p_calls uuid[], p_tickets uuid[], p_claims uuid[], p_states text[], p_reasons text[], p_crashes smallint[],
     p_results jsonb[], p_errors jsonb[], p_waits interval[],
-    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_32fb22e3, p_now timestamptz)
+    p_due bigint[], p_stride bigint[], p_is_strict bool, p_tuning dispatcher_tuning_a1ec3045, p_now timestamptz)
 RETURNS TABLE (id uuid, ticket uuid, state text, task text, args jsonb, kwargs jsonb, call_data jsonb, headers jsonb,
     options jsonb, queue text, attempt int, retry jsonb, chosen_keys jsonb, scheduled_at timestamptz,
     expires_at timestamptz, key_ids bigint[], is_counted bool, start_at timestamptz,
@@ -2044,10 +2049,10 @@ DECLARE
   v_now timestamptz := COALESCE(p_now, clock_timestamp());
   v_open bigint[] := p_keys;
   v_ends record;
-  v_found dispatcher_found_32fb22e3;
-  v_chosen dispatcher_chosen_32fb22e3;
-  v_keys dispatcher_key_room_32fb22e3[] := '{}';
-  v_key dispatcher_key_room_32fb22e3;
+  v_found dispatcher_found_a1ec3045;
+  v_chosen dispatcher_chosen_a1ec3045;
+  v_keys dispatcher_key_room_a1ec3045[] := '{}';
+  v_key dispatcher_key_room_a1ec3045;
   v_queues text[];
   v_freed record;
   v_queue text;
@@ -2065,15 +2070,15 @@ BEGIN
   locked := '{}';
   is_full := false;
   IF cardinality(p_calls) > 0 THEN
-    v_ends := dispatcher_record_ends_32fb22e3(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
+    v_ends := dispatcher_record_ends_a1ec3045(p_calls, p_tickets, p_claims, p_states, p_reasons, p_crashes, p_results, p_errors, p_waits,
                            v_now);
     ended := v_ends.ended;
     locked := v_ends.locked;
     freed := v_ends.freed;
     v_open := v_open || freed;
   END IF;
-  v_found := dispatcher_find_lanes_32fb22e3(p_worker, p_queues, v_delivery, p_room, p_publish, v_open, p_tuning, p_now);
-  v_chosen := dispatcher_choose_32fb22e3(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
+  v_found := dispatcher_find_lanes_a1ec3045(p_worker, p_queues, v_delivery, p_room, p_publish, v_open, p_tuning, p_now);
+  v_chosen := dispatcher_choose_a1ec3045(v_found, p_worker, p_queues, p_tasks, p_room, p_becomes, p_due, p_stride, p_is_strict, p_tuning);
   v_now := v_found.now;
   v_open := v_chosen.open || v_found.turn_keys;
   v_queues := v_found.queues;
@@ -2109,8 +2114,8 @@ BEGIN
               call.scheduled_at, call.expires_at, array_remove(start.key_ids, NULL), start.is_counted, start.at,
               NULL::text, NULL::text, NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[],
               NULL::bigint[], NULL::bool, v_now, start.turn;
-    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_32fb22e3(v_chosen.counted || v_chosen.keys); END IF;
-    IF random() < 0.004 THEN PERFORM dispatcher_hint_slots_32fb22e3(v_found.ids); END IF;
+    IF v_chosen.counts THEN PERFORM dispatcher_count_starts_a1ec3045(v_chosen.counted || v_chosen.keys); END IF;
+    IF random() < 0.004 THEN PERFORM dispatcher_hint_slots_a1ec3045(v_found.ids); END IF;
   END IF;
   IF v_chosen.fates <> '{}' THEN
     RETURN QUERY
@@ -2119,14 +2124,14 @@ BEGIN
            NULL::bool, NULL::timestamptz, fate.fate, fate.key,
            NULL::uuid[], NULL::timestamptz, NULL::text[], NULL::uuid[], NULL::uuid[], NULL::bigint[], NULL::bool, v_now,
            NULL::bigint
-      FROM dispatcher_settle_32fb22e3(v_chosen.fates, p_tuning, v_now) AS fate;
+      FROM dispatcher_settle_a1ec3045(v_chosen.fates, p_tuning, v_now) AS fate;
     GET DIAGNOSTICS v_settled = ROW_COUNT;
   END IF;
   IF p_tuning.keeps_events AND (v_chosen.starts <> '{}' OR v_chosen.moves <> '{}' OR v_chosen.fates <> '{}') THEN
-    PERFORM dispatcher_note_limits_32fb22e3(v_found, v_chosen, v_found.now + p_tuning.horizon);
+    PERFORM dispatcher_note_limits_a1ec3045(v_found, v_chosen, v_found.now + p_tuning.horizon);
   END IF;
-  IF v_chosen.lines IS NOT NULL THEN PERFORM dispatcher_pay_32fb22e3(v_chosen.lines); END IF;
-  IF v_found.lanes <> '{}' THEN PERFORM dispatcher_write_lanes_32fb22e3(v_found, v_chosen, p_queues); END IF;
+  IF v_chosen.lines IS NOT NULL THEN PERFORM dispatcher_pay_a1ec3045(v_chosen.lines); END IF;
+  IF v_found.lanes <> '{}' THEN PERFORM dispatcher_write_lanes_a1ec3045(v_found, v_chosen, p_queues); END IF;
   IF v_found.turn_keys <> '{}' THEN
     v_queues := v_queues || ARRAY(SELECT lane.queue FROM unnest(v_found.lanes) AS lane WHERE lane.taker <> 'mine');
   END IF;
@@ -2139,20 +2144,20 @@ BEGIN
   FOREACH v_key IN ARRAY v_keys LOOP
     IF v_key.room > 0 AND COALESCE(v_key.next_at <= v_now + p_tuning.horizon, true) THEN
       IF v_key.fair_by IS NULL THEN
-        v_freed := dispatcher_free_lanes_32fb22e3(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
+        v_freed := dispatcher_free_lanes_a1ec3045(v_key.id, v_key.room, ARRAY(SELECT move.lane FROM unnest(v_chosen.moves) AS move));
         v_queues := v_queues || v_freed.queues;
       ELSE
-        v_freed := dispatcher_show_lanes_32fb22e3(v_key.id, v_now);
+        v_freed := dispatcher_show_lanes_a1ec3045(v_key.id, v_now);
         v_fair := v_fair || v_freed.queues;
       END IF;
       IF v_freed.is_short THEN
-        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_32fb22e3;
+        v_chosen.notes := v_chosen.notes || (v_now + interval '20 milliseconds', NULL, v_key.id)::dispatcher_pending_a1ec3045;
         again_at := LEAST(again_at, v_now + interval '20 milliseconds');
       END IF;
     ELSE
       is_full := true;
       v_chosen.notes := v_chosen.notes
-        || (dispatcher_opens_at_32fb22e3(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_32fb22e3;
+        || (dispatcher_opens_at_a1ec3045(v_key, 1, v_chosen.keys, p_worker, p_tuning, v_found.since), NULL, v_key.id)::dispatcher_pending_a1ec3045;
     END IF;
   END LOOP;
   IF v_chosen.notes <> '{}' OR v_found.busy && v_open THEN
@@ -2197,7 +2202,7 @@ BEGIN
     IF v_served_by = 'broker' THEN
       IF v_has_room THEN publish := publish || v_queue; END IF;
     ELSIF v_is_useful OR v_queue <> ALL (p_queues) OR v_served_by <> v_delivery THEN
-      wake := array_remove(wake || dispatcher_wake_32fb22e3(v_queue, NULL, p_process, p_tuning.silence, v_now), NULL);
+      wake := array_remove(wake || dispatcher_wake_a1ec3045(v_queue, NULL, p_process, p_tuning.silence, v_now), NULL);
     END IF;
   END LOOP;
   FOREACH v_key IN ARRAY v_chosen.keys LOOP
@@ -2231,4 +2236,4 @@ BEGIN
   at := v_now;
   RETURN NEXT;
 END $$;
-REVOKE EXECUTE ON FUNCTION dispatcher_take_32fb22e3 FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION dispatcher_take_a1ec3045 FROM PUBLIC;
