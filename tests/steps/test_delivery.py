@@ -1,5 +1,6 @@
 """Delivery: how the calls of a queue reach its workers, as the settings and the queue's row define it."""
 
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 from uuid import uuid4
@@ -9,9 +10,11 @@ from django.utils import timezone
 
 from dispatcher import lanes, sql
 from dispatcher.errors import ConfigurationError
+from dispatcher.lifecycle import heartbeat
 from dispatcher.models import CallQueue, Note, Process, Queue
 from dispatcher.states import Delivery, State
-from tests.builders import committed, seen
+from tests import sessions
+from tests.builders import HERE, committed, seen
 
 pytestmark = committed
 
@@ -74,3 +77,27 @@ def test_a_queue_that_is_direct_no_more_publishes_the_next_call() -> None:
     call = CallQueue.objects.send("noop", queue="mail", priority=1)
     again = CallQueue.objects.send("noop", queue="mail", priority=1)
     assert [seen(each).state for each in (call, again)] == [State.DISPATCHED, State.DISPATCHED]
+
+
+@pytest.mark.parametrize(
+    ("is_alive", "is_idle", "state"),
+    [(True, True, State.AVAILABLE), (True, False, State.AVAILABLE), (False, True, State.DISPATCHED)],
+)
+def test_a_send_leaves_its_call_to_a_publisher_that_lives(is_alive: bool, is_idle: bool, state: State) -> None:
+    idle_at = timezone.now() if is_idle else None
+    publisher = Process.objects.create(id=uuid4(), worker_id=uuid4(), queues=["mail"], idle_at=idle_at)
+    if is_alive:
+        sessions.begin(publisher.id)
+    call = CallQueue.objects.send("noop", queue="mail")
+    publisher.refresh_from_db()
+    assert (seen(call).state, publisher.idle_at) == (state, None if is_alive else idle_at)
+
+
+def test_a_send_needs_no_publisher_where_every_process_of_its_workers_has_something_to_do() -> None:
+    heartbeat.record(replace(HERE, queues=["mail"], processes=1), [])
+    CallQueue.objects.send("noop", queue="mail")
+    publisher = Process.objects.create(id=uuid4(), worker_id=HERE.id, queues=["mail"], idle_at=timezone.now())
+    sessions.begin(publisher.id)
+    call = CallQueue.objects.send("noop", queue="mail")
+    publisher.refresh_from_db()
+    assert (seen(call).state, publisher.idle_at is None) == (State.AVAILABLE, False)

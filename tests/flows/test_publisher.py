@@ -1,0 +1,79 @@
+"""Flows of workers whose calls the broker delivers: who sends wakes one of them, which publishes. Nothing ticks."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from django.db import connection
+
+from dispatcher.messages import broker
+from dispatcher.models import CallQueue, Process, Worker
+from dispatcher.states import State
+from tests import db_admin
+from tests.flows import sample_tasks
+from tests.flows.one_slot import ended, send, start
+from tests.flows.processes import Processes
+from tests.races.lockstep import concurrent, eventually
+
+CUT = """
+    SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_database AS place ON place.oid = database
+     WHERE locktype = 'advisory' AND granted AND datname = %s
+"""
+"""A publisher holds the lock of its session."""
+
+pytestmark = [
+    concurrent,
+    pytest.mark.usefixtures("one_slot"),
+    pytest.mark.parametrize("delivery", ["broker"], indirect=True),
+    pytest.mark.broker,
+    pytest.mark.slow,
+]
+
+
+@pytest.fixture(autouse=True)
+def _without_a_broker() -> Iterator[None]:
+    """Let this process publish nothing."""
+    with broker.kept_to_itself():
+        yield
+
+
+def idle(worker: Worker) -> Process:
+    """Wait until the publisher of a worker has nothing to do."""
+    return eventually(Process.objects.filter(worker_id=worker.id, idle_at__isnull=False).first)
+
+
+def has_run_once(call: CallQueue) -> bool:
+    end = ended(call)
+    return (end.state, end.attempt) == (State.COMPLETED, 1)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
+def test_a_sender_that_reaches_no_broker_wakes_a_worker_that_publishes(processes: Processes, pool: str) -> None:
+    worker = start(processes, "-P", pool, "-c", "2")
+    for _ in range(3):
+        idle(worker)
+        assert all([has_run_once(call) for call in [send(sample_tasks.echo, "hello") for _ in range(3)]])
+    processes.stack.stop("worker")
+    assert not Process.objects.filter(worker_id=worker.id).exists(), "who has stopped must not be woken"
+
+
+def test_a_call_whose_publisher_is_frozen_is_published_by_another_one(processes: Processes) -> None:
+    frozen = start(processes)
+    # It has been idle for longest, so it is woken first.
+    idle(frozen)
+    processes.start_worker("second")
+    processes.stack.wait_ready()
+    eventually(lambda: Process.objects.filter(idle_at__isnull=False).count() == 2)
+    os.kill(frozen.pid, signal.SIGSTOP)
+    try:
+        assert has_run_once(send(sample_tasks.echo, "hello"))
+    finally:
+        os.kill(frozen.pid, signal.SIGCONT)
+
+
+def test_a_publisher_whose_connection_was_cut_makes_another_one(processes: Processes) -> None:
+    worker = start(processes)
+    idle(worker)
+    assert db_admin.monitor().execute(CUT, [connection.settings_dict["NAME"]]).fetchone() == (1,)
+    assert has_run_once(send(sample_tasks.echo, "hello"))
