@@ -53,7 +53,8 @@ def test_a_sender_that_reaches_no_broker_wakes_a_worker_that_publishes(processes
     worker = start(processes, "-P", pool, "-c", "2")
     for _ in range(3):
         idle(worker)
-        assert all([has_run_once(call) for call in [send(sample_tasks.echo, "hello") for _ in range(3)]])
+        calls = [send(sample_tasks.echo, "hello") for _ in range(3)]
+        assert all(has_run_once(call) for call in calls)
     processes.stack.stop("worker")
     assert not Process.objects.filter(worker_id=worker.id).exists(), "who has stopped must not be woken"
 

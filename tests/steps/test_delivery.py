@@ -79,18 +79,15 @@ def test_a_queue_that_is_direct_no_more_publishes_the_next_call() -> None:
     assert [seen(each).state for each in (call, again)] == [State.DISPATCHED, State.DISPATCHED]
 
 
-@pytest.mark.parametrize(
-    ("is_alive", "is_idle", "state"),
-    [(True, True, State.AVAILABLE), (True, False, State.AVAILABLE), (False, True, State.DISPATCHED)],
-)
-def test_a_send_leaves_its_call_to_a_publisher_that_lives(is_alive: bool, is_idle: bool, state: State) -> None:
-    idle_at = timezone.now() if is_idle else None
+@pytest.mark.parametrize(("life", "state"), [("idle", "available"), ("at work", "available"), ("over", "dispatched")])
+def test_a_send_leaves_its_call_to_a_publisher_that_lives(life: str, state: str) -> None:
+    idle_at = None if life == "at work" else timezone.now()
     publisher = Process.objects.create(id=uuid4(), worker_id=uuid4(), queues=["mail"], idle_at=idle_at)
-    if is_alive:
+    if life != "over":
         sessions.begin(publisher.id)
     call = CallQueue.objects.send("noop", queue="mail")
     publisher.refresh_from_db()
-    assert (seen(call).state, publisher.idle_at) == (state, None if is_alive else idle_at)
+    assert (seen(call).state, publisher.idle_at is None) == (state, life != "over")
 
 
 def test_a_send_needs_no_publisher_where_every_process_of_its_workers_has_something_to_do() -> None:
