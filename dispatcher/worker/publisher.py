@@ -33,15 +33,13 @@ class Publisher:
         """Serve no queue yet."""
         self._session = Session(worker)
         self._queues: list[str] = []
-        self._is_noted = False
-        """Whether this process is noted as one that serves these queues."""
         self._notes = Notes()
         self._is_over = False
         self._thread: Thread | None = None
 
     def serve(self, queues: Sequence[str]) -> None:
-        """Serve these queues from now on. Called now and then: the note that it serves them may have been deleted."""
-        self._queues, self._is_noted = [*queues], False
+        """Serve these queues from now on."""
+        self._queues = [*queues]
         if queues and self._thread is None and not self._is_over:
             self._thread = Thread(target=self._run, name="dispatcher-publisher", daemon=True)
             self._thread.start()
@@ -85,10 +83,11 @@ class Publisher:
         session, queues, batch = self._session, self._queues, conf().batch
         if not session.is_open:
             session.open(queues)
-        elif not self._is_noted:
+        is_woken = session.take_woken()
+        is_marked = session.is_marked and not is_woken
+        if not (is_marked or is_woken):
+            # The row that the trip may mark: it was deleted if the worker counted as lost.
             wake.serve(session.process, session.worker, queues)
-        self._is_noted = True
-        is_marked = not session.take_woken() and session.is_marked
         taker = Taker(process=session.process, queues=queues, becomes=State.DISPATCHED, notes=self._notes)
         taken = take.take(taker, room=batch, publish=batch, is_marked=is_marked, may_rest=session.may_rest)
         if taken.dispatched:
