@@ -20,6 +20,7 @@ from dispatcher.messages import broker
 from dispatcher.models import CallQueue, Lane, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import DUE, TERMINAL, Delivery, State
+from dispatcher.testing import chords
 from dispatcher.testing.sends import replaced
 from dispatcher.worker import call
 from dispatcher.worker.call import Run
@@ -149,6 +150,8 @@ class _Player:
         """What the keys had, by their ids."""
         self._asked: set[tuple[UUID, int]] = set()
         """The calls, and their attempts, that were asked to run before their time: each once."""
+        self._looked: set[UUID] = set()
+        """Chords that have looked for their members since another call ran: these may be messages, and never end."""
 
     def send(self, write: Callable[[Sequence[Draft]], list[CallQueue]], drafts: Sequence[Draft]) -> list[CallQueue]:
         """Write calls, and do what follows a commit."""
@@ -164,7 +167,8 @@ class _Player:
                 schedule.wake_due()
                 schedule.discard_expired()
                 oversized.release()
-                if with_scheduled:
+                # After what need not be asked: it would go before that, attempt by attempt.
+                if with_scheduled and fruitless:
                     self._run_now()
             is_useful = self.step(_queues())
             has_run = has_run or is_useful
@@ -182,14 +186,20 @@ class _Player:
         for start in taken.starts:
             with _followed():
                 self._run(start)
+        if any(start.call.task != chords.UNLOCK for start in taken.starts):
+            self._looked.clear()
         return bool(taken.starts or taken.fates)
 
     def _run_now(self) -> None:
-        """Let calls run before their time."""
+        """Let calls run before their time, and what waits for their ends after them."""
         due = CallQueue.objects.filter(state__in=DUE).order_by("scheduled_at", "position")
-        new = [each for each in due.values_list("id", "attempt") if each not in self._asked]
-        self._asked.update(new)
-        control.run_now([call for call, _ in new])
+        new = [call for call in due.only("id", "attempt", "task") if (call.id, call.attempt) not in self._asked]
+        asked = [call for call in new if call.task != chords.UNLOCK]
+        if not asked:
+            asked = [call for call in new if call.id not in self._looked]
+            self._looked.update(call.id for call in asked)
+        self._asked.update((call.id, call.attempt) for call in asked)
+        control.run_now([call.id for call in asked])
 
     def _run(self, start: Start) -> None:
         app, name = current_app._get_current_object(), start.call.task  # noqa: SLF001 -- Celery's name for the app
@@ -200,7 +210,8 @@ class _Player:
                 app.loader.import_default_modules()
             publish.fence(name)
             tracer = build_tracer(name, app.tasks[name], app=app, eager=True, propagate=False)
-            run.end = call.execute(app, run, "testing", None, tracer=tracer)
+            with chords.closing(app, name):
+                run.end = call.execute(app, run, "testing", None, tracer=tracer)
         except BaseException:
             direct.give_back([run.handle])
             raise

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
+from celery import Celery, chord, uuid
+from celery.result import AsyncResult
 from django.db import transaction
 from django.utils import timezone
 from pytest_django import Settings
@@ -110,6 +112,30 @@ def test_what_a_task_does_after_its_commit_is_done(tasks: Tasks) -> None:
     CallQueue.objects.send(later)
     drain()
     assert tasks.done == ["committed"]
+
+
+def test_a_chord_closes_by_what_its_members_returned(settings: Settings, tmp_path: Path) -> None:
+    # Of a backend that closes no chord by itself: a task of Celery's looks again and again.
+    tasks = Tasks(make_app("chords", broker="redis://127.0.0.1:1/0", backend=f"file://{tmp_path}"))
+    tasks.app.conf.task_ignore_result = False
+    tasks.app.set_current()
+    settings.DISPATCHER |= {"tasks": {"*": []}}
+    note, failed = tasks.note, tasks.note.si("failed")
+    try:
+        chord([note.s(1), note.s(2)], note.s()).delay()
+        drain(with_scheduled=True)
+        assert tasks.done == [1, 2, [1, 2]]
+        # A member that waits for its time, in the lane of what looks for its end.
+        chord([note.s(3).set(countdown=600), tasks.fail.s()], note.s().on_error(failed)).delay()
+        drain(with_scheduled=True)
+        assert tasks.done[3:] == [3, "failed"]
+        # What is no call never ends here, and is not waited for.
+        settings.DISPATCHER |= {"tasks": {"fail": None, "*": []}}
+        lost = AsyncResult(uuid())
+        tasks.app.tasks["celery.chord_unlock"].delay("group", note.s(), result=[lost.as_tuple()])
+        assert set(drain(with_scheduled=True)) == {"retryable"}
+    finally:
+        ordinary_app.set_current()
 
 
 def test_a_call_waits_for_its_time_unless_it_is_asked_for(tasks: Tasks) -> None:
