@@ -6,7 +6,7 @@ task without limits is sent as always, and so are the messages that the dispatch
 
 import inspect
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import wraps
@@ -228,8 +228,10 @@ def _is_sent(task_id: object) -> bool:
 
 
 def _aware(at: Any, app: Celery) -> Any:
-    """Return a time with a zone: Celery takes one without for its own."""
-    at = maybe_iso8601(at) if isinstance(at, str) else at
+    """Return a time with a zone: Celery takes one without for its own. What is no time stays, to be refused by name."""
+    if isinstance(at, str):
+        with suppress(ValueError):
+            at = maybe_iso8601(at)
     return maybe_make_aware(at, app.timezone) if isinstance(at, datetime) else at
 
 

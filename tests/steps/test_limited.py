@@ -12,6 +12,7 @@ from celery import Celery, Task, chain, current_app, group, shared_task, signals
 from celery.app.trace import build_tracer
 from celery.result import AsyncResult
 from django.apps import apps
+from django.core.handlers.base import BaseHandler
 from django.db import connection, transaction
 from django.utils import timezone
 
@@ -136,6 +137,20 @@ def test_a_call_is_written_in_the_callers_transaction() -> None:
         transaction.on_commit(lambda: send.delay("never"))
         send.apply_async(["report"], outside=True)
         transaction.set_rollback(True)
+    assert only().args == ["report"]
+
+
+def test_a_view_that_fails_has_sent_with_atomic_requests_only_what_goes_outside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def view(request: object) -> None:
+        send.delay("a")
+        send.apply_async(["report"], outside=True)
+        raise LookupError
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", value=True)
+    with pytest.raises(LookupError):
+        BaseHandler().make_view_atomic(view)(None)
     assert only().args == ["report"]
 
 
@@ -359,6 +374,8 @@ def test_with_redis_the_lowest_priority_goes_first() -> None:
         ({"link": "own"}, "link"),
         ({"typo": 1}, "typo"),
         ({"router": object()}, "router"),
+        ({"eta": "tomorrow"}, "eta"),
+        ({"expires": "soon"}, "expires"),
     ],
 )
 def test_an_option_that_a_call_cannot_have_is_refused_by_name(options: dict[str, Any], field: str) -> None:
