@@ -4,14 +4,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from inspect import signature
-from typing import Any
+from typing import Any, Final
 
 from celery import Task, current_app
+from celery.backends.base import Backend, DisabledBackend
 from django.core import checks
 
 from dispatcher import groups, lanes, limited
 from dispatcher.conf import Conf, conf, is_eager
 from dispatcher.errors import ConfigurationError, PolicyInvalid
+
+_CLOSES_CHORDS: Final = "celery.chord_unlock"
 
 
 @checks.register("dispatcher")
@@ -45,6 +48,7 @@ def _lost(settings: Conf) -> Iterator[checks.CheckMessage]:
     if not settings.tasks or is_eager() or not str(current_app.conf.broker_write_url).startswith("memory"):
         return
     tasks = [name for name in sorted(current_app.tasks) if not name.startswith(("celery.", "dispatcher."))]
+    tasks += [_CLOSES_CHORDS] if _is_closing_a_task() else []
     if lost := [name for name in tasks if limited.shown(name) is None]:
         message = (
             f"DISPATCHER['tasks'] leaves {len(lost)} tasks, such as {lost[0]}, to the broker, which is the memory of "
@@ -52,6 +56,15 @@ def _lost(settings: Conf) -> Iterator[checks.CheckMessage]:
         )
         hint = 'Add "*": [], which sends all others through the database, or set CELERY_BROKER_URL to a broker.'
         yield checks.Warning(message, hint=hint, id="dispatcher.W016")
+
+
+def _is_closing_a_task() -> bool:
+    """Return whether a task closes chords: there is a result backend, and it does not close them by itself."""
+    # One that can't be used has errors of its own kind.
+    with suppress(Exception):
+        closes = getattr(current_app.backend.apply_chord, "__func__", None)
+        return closes is Backend.apply_chord and not isinstance(current_app.backend, DisabledBackend)
+    return False
 
 
 def _key_faults(where: str, key: Any, named: Sequence[Task]) -> list[checks.CheckMessage]:

@@ -246,6 +246,19 @@ def test_a_task_that_is_left_to_a_broker_in_memory_is_w016(become: Callable[...,
     assert found() == []
 
 
+@pytest.mark.parametrize(
+    ("backend", "wanted"), [("file:///tmp", ["dispatcher.W016"]), ("cache+memory://", []), ("disabled://", [])]
+)
+def test_chords_that_a_task_left_to_a_broker_in_memory_is_to_close_are_w016(
+    become: Callable[..., Celery], settings: Any, backend: str, wanted: list[str]
+) -> None:
+    become("celery:Task", broker_write_url="memory://", result_backend=backend)
+    settings.DISPATCHER = {"tasks": {"celery.*": None, "*": []}}
+    assert ids() == wanted
+    settings.DISPATCHER = {"tasks": {"*": []}}
+    assert ids() == []
+
+
 @pytest.mark.parametrize("name", ["celery_rate_limits", "unticketed"])
 def test_a_word_that_a_setting_does_not_have_is_e002(name: str, settings: Any) -> None:
     settings.DISPATCHER = {name: "sometimes"}
