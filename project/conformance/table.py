@@ -122,8 +122,11 @@ def page(cases: list[Case]) -> str:
             f"{', '.join(hooked)}.",
             "",
         ]
+    levels = [case for case in cases if case.folder.startswith("level-")]
     lines += [
-        "The manifest claims level 4: of the levels 0 to 4 all cases pass but those that no correct server passes.",
+        "The manifest claims level 4: of the levels 0 to 4 all cases pass but those that no correct server passes."
+        if all(case.has_passed or case.why for case in levels)
+        else "The manifest claims level 4, which these results do not show.",
         "",
     ]
     return "\n".join(lines)

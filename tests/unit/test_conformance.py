@@ -37,3 +37,10 @@ def test_what_passes_by_a_hook_of_the_test_server_is_named() -> None:
     assert "by a hook" not in page([passed])
     assert "only by a hook of the test server" in page([replace(passed, is_hooked=True)])
     assert "by a hook" not in page([replace(passed, is_hooked=True, has_passed=False, messages=["no answer"])])
+
+
+def test_the_claim_of_a_level_is_written_where_all_of_its_cases_pass_that_can() -> None:
+    claim = "of the levels 0 to 4 all cases pass"
+    failed = case("L2-SCH-001", "no answer")
+    assert claim in page([failed])
+    assert claim not in page([replace(failed, folder="level-2-scheduled")])
