@@ -8,7 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.db import connection
 
+from dispatcher import sql
 from dispatcher.models import CallQueue, Process, RateLimitKey, Worker
 from dispatcher.request import Call
 from dispatcher.states import TERMINAL, State
@@ -23,6 +25,7 @@ pytestmark = [*DIRECT, pytest.mark.celery]
 FALLBACK = {"FLOWS_FALLBACK": "1"}
 ALONE = {"CELERY_BROKER_URL": "memory://", **FALLBACK}
 LOCK = "SELECT 1 FROM dispatcher_callqueue WHERE id = %s FOR UPDATE"
+CONNECTIONS_SINCE = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_start > %s"
 
 
 def children(worker: Worker) -> list[psutil.Process]:
@@ -170,8 +173,13 @@ def test_a_greenlet_that_outstays_its_time_limit_is_ended(processes: Processes) 
 
 @pytest.mark.parametrize("pool", ["threads", "gevent"])
 def test_a_pool_of_more_than_a_thousand_runs_calls(processes: Processes, pool: str) -> None:
+    began = sql.now()
     start(processes, "-P", pool, "-c", "1100", env=ALONE)
-    assert all_at_once(send_many(sample_tasks.echo, 4, "hello"))
+    assert all_at_once(send_many(sample_tasks.nap, 100, 0.1))
+    with connection.cursor() as cursor:
+        cursor.execute(CONNECTIONS_SINCE, [began])
+        (connections,) = cursor.fetchone()
+    assert connections <= 5, "one for all trips, and those of the main process"
 
 
 def test_all_threads_of_a_pool_run_calls_though_they_begin_at_once(processes: Processes) -> None:
@@ -238,21 +246,39 @@ def test_an_end_that_a_user_has_locked_waits_and_all_else_goes_on(
     assert processes.noted(locked.id) == 1
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=lambda how: how.name)
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_key_that_a_user_has_locked_stops_its_own_calls_alone(
+    processes: Processes, tmp_path: Path, pool: str
+) -> None:
+    start(processes, "-P", pool, env=FALLBACK)
+    first, second = send(sample_tasks.wait_for_a_file, str(tmp_path / "go")), send(sample_tasks.echo, "second")
+    eventually(lambda: processes.noted(first.id))
+    with holding("SELECT FROM dispatcher_ratelimitkey WHERE name = 'api' FOR UPDATE"):
+        (tmp_path / "go").touch()
+        assert all_at_once([first, *send_many(sample_tasks.echo, 40, "hello")])
+        assert CallQueue.objects.get(id=second.id).state == State.AVAILABLE
+    assert all_at_once([second])
+
+
+@pytest.mark.parametrize(("how", "times"), [(signal.SIGKILL, 20), (signal.SIGTERM, 1)], ids=["SIGKILL", "SIGTERM"])
 def test_a_process_that_ends_before_its_calls_end_is_recorded_runs_none_twice(
-    processes: Processes, tmp_path: Path, how: signal.Signals
+    processes: Processes, tmp_path: Path, how: signal.Signals, times: int
 ) -> None:
     worker = start(processes, "-c", "1", env=FALLBACK)
-    call = send(sample_tasks.wait_for_a_file, str(tmp_path / "go"))
-    eventually(lambda: processes.noted(call.id))
-    with holding(LOCK, [call.id]):
-        (tmp_path / "go").touch()
-        eventually(lambda: processes.noted(call.id, "end"))
-        (process,) = children(worker)
-        process.send_signal(how)
-        process.wait(20)
-    assert all_at_once([call])
-    assert processes.noted(call.id) == 1
+    calls = []
+    for number in range(times):
+        file = tmp_path / str(number)
+        call = send(sample_tasks.wait_for_a_file, str(file))
+        eventually(lambda call=call: processes.noted(call.id))  # type: ignore[misc]
+        with holding(LOCK, [call.id]):
+            file.touch()
+            eventually(lambda call=call: processes.noted(call.id, "end"))  # type: ignore[misc]
+            (process,) = children(worker)
+            process.send_signal(how)
+            process.wait(20)
+        calls.append(ended(call))
+    assert all_at_once(calls)
+    assert [processes.noted(call.id) for call in calls] == [1] * times
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
