@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from threading import Thread
 
@@ -25,6 +26,7 @@ from tests.flows import sample_tasks
 from tests.flows.one_slot import DIRECT, ended, running, send, start
 from tests.flows.processes import Processes
 from tests.flows.settings import QUEUE
+from tests.races.audit import most_in_any_window, spent_by_key, too_close
 from tests.races.lockstep import eventually, holding
 from trials.chaos.proxy import Proxy
 
@@ -313,12 +315,45 @@ def test_a_worker_whose_connections_are_cut_goes_on_and_loses_nothing(processes:
 
 
 @pytest.mark.smoke
-def test_limits_hold_under_a_window_and_a_throttle(processes: Processes, worker: Worker) -> None:
-    RateLimitKey.objects.declare("even", throttle=(20, "PT1S"))
-    calls = [send(sample_tasks.echo, str(number), keys=["even"]) for number in range(10)]
-    starts = sorted(ended(call).started_at for call in calls)
-    assert all((after - before).total_seconds() >= 0.05 for before, after in pairwise(starts))
-    assert {ended(call).attempt for call in calls} == {1}
+def test_a_worker_uses_a_window_and_a_throttle_to_the_full_without_a_tick(processes: Processes) -> None:
+    start(processes)
+    window = RateLimitKey.objects.declare("window", rate=(10, "PT1S"))
+    throttle = RateLimitKey.objects.declare("throttle", throttle=(20, "PT1S"))
+
+    def starts(key: RateLimitKey, count: int) -> list[datetime]:
+        call = Call(sample_tasks.echo, args=["hello"], keys=[key.name], queue=QUEUE)
+        calls = [ended(each) for each in CallQueue.objects.send_many([call] * count)]
+        assert {each.attempt for each in calls} == {1}
+        return sorted(each.started_at for each in calls)
+
+    first, *_, last = starts(window, 30)
+    assert most_in_any_window(spent_by_key()[window.id], timedelta(seconds=1)) == 10
+    assert last - first < timedelta(seconds=3), "an idle process looks by itself each second"
+    first, *_, last = starts(throttle, 40)
+    assert too_close(spent_by_key()[throttle.id], timedelta(seconds=0.05)) == []
+    # A step more for each start that a busy machine missed.
+    assert last - first < 2 * 39 * timedelta(seconds=0.05)
+    assert not PeriodicRun.objects.exists()
+
+
+@pytest.mark.parametrize("other", ["direct", "broker"])
+def test_queues_with_a_worker_each_take_turns_on_a_key(processes: Processes, other: str) -> None:
+    beside = f"{QUEUE}-beside"
+    Queue.objects.create(name=beside, delivery=other)
+    for name, queue in (("worker", QUEUE), ("second", beside)):
+        processes.start_worker(name, "-c", "1", "-Q", queue, env={"FLOWS_FALLBACK": "1"})
+    processes.stack.wait_ready()
+    for queue in (QUEUE, beside):
+        ended(CallQueue.objects.send(sample_tasks.echo, args=["warm"], queue=queue))
+    api.pause("api")
+    nap = Call(sample_tasks.nap, args=[0.02], keys=["api"])
+    calls = [
+        call for queue in (QUEUE, beside) for call in CallQueue.objects.send_many([replace(nap, queue=queue)] * 20)
+    ]
+    api.resume("api")
+    order = [call.queue for call in sorted(map(ended, calls), key=attrgetter("started_at"))]
+    repeats = [pair for pair in pairwise(order) if pair[0] == pair[1]]
+    assert len(repeats) <= 2, "a busy machine may wake a worker too late for its turn"
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
