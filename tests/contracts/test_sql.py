@@ -221,6 +221,7 @@ WRITES: Final = {
     r"INSERT INTO dispatcher_start\b": {"count_starts"},
     r"@count_starts\b": {"take", "claim", "spend_window"},
     r"UPDATE dispatcher_callqueue\b(?:(?!\bWHERE\b).)*\bstarted_at = (?!NULL)": {"take", "claim"},
+    r"UPDATE dispatcher_slot\b(?:(?!\bWHERE\b).)*\bstarted_at = (?!NULL)": {"claim"},
 }
 """What starts a call, and the texts that may: `spend_window` counts a request of a client, which is no call."""
 
