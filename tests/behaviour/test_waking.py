@@ -48,6 +48,14 @@ def test_a_send_that_is_rolled_back_wakes_no_worker(drive: Drive) -> None:
         assert one.notices() == 1
 
 
+def test_a_trip_that_leaves_calls_wakes_another_idle_worker(drive: Drive) -> None:
+    with Idle(drive, "one") as one, Idle(drive, "two") as two:
+        drive.send_many(3)
+        assert sorted([one.notices(), two.notices()]) == [0, 1]
+        assert len(drive.take(1, worker="three")) == 1
+        assert one.notices() + two.notices() == 1
+
+
 def test_a_worker_that_comes_to_rest_sees_what_was_sent_before(drive: Drive) -> None:
     with Idle(drive, "one") as one:
         assert not one.has_calls
