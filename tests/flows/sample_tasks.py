@@ -347,6 +347,15 @@ def leave_its_connection(self: Task, how: str) -> None:
 
 
 @app.task(bind=True)
+def return_its_settings(self: Task) -> list[str]:
+    """Return the names of the settings that its session has."""
+    note("run", self)
+    with transaction.get_connection().cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_settings WHERE source = 'session' ORDER BY name")
+        return [name for (name,) in cursor.fetchall()]
+
+
+@app.task(bind=True)
 def end_oddly(self: Task, how: str) -> None:
     """Raise what is no Exception."""
     note("run", self)

@@ -541,15 +541,21 @@ def test_loops_write_events_only_while_a_monitor_wants_them(processes: Processes
 
 def test_a_worker_whose_transport_is_its_memory_swallows_no_call_of_the_broker(processes: Processes) -> None:
     Queue.objects.filter(name=QUEUE).update(delivery="broker")
-    start(processes, env=ALONE)
+    beside = f"{QUEUE}-beside"
+    Queue.objects.create(name=beside, delivery="direct")
+    start(processes, "-Q", f"{QUEUE},{beside}", env=ALONE)
+    own = running(CallQueue.objects.send(sample_tasks.nap, args=[1], queue=beside, keys=["api"]))
     calls = [
         send(sample_tasks.echo, "later", keys=[], scheduled_at=datetime.now(UTC) + timedelta(seconds=0.5))
-        for _ in range(3)
+        for _ in range(10)
     ]
+    # Its call of the direct queue ends, and leaves them the room of a key.
+    calls += [send(sample_tasks.echo, "behind") for _ in range(2)]
+    assert ended(own).state == State.COMPLETED
     mine = CallQueue.objects.filter(id__in=[call.id for call in calls])
-    eventually(lambda: mine.filter(state=State.AVAILABLE).count() == 3)
+    eventually(lambda: mine.filter(state=State.AVAILABLE).count() == 12)
     eventually(lambda: PeriodicRun.objects.filter(ran_by__isnull=False).exists())
-    assert mine.filter(state=State.AVAILABLE, published_at=None).count() == 3
+    assert mine.filter(state=State.AVAILABLE, published_at=None).count() == 12
     processes.start_worker("second")
     processes.stack.wait_ready()
     assert {(ended(call).state, processes.noted(call.id)) for call in calls} == {(State.COMPLETED, 1)}

@@ -289,6 +289,15 @@ def test_what_a_task_leaves_of_its_connection_harms_no_other_call(processes: Pro
         assert all_at_once([send(sample_tasks.echo, "next", keys=[])])
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_task_sees_no_session_settings_but_those_of_django(processes: Processes, pool: str) -> None:
+    start(processes, "-P", pool, "-c", "1", env=FALLBACK)
+    calls = send_many(sample_tasks.return_its_settings, 40)
+    calls += [send(sample_tasks.return_its_settings, keys=[]) for _ in range(3)]
+    assert all_at_once(calls)
+    assert {name for call in calls for name in ended(call).result} <= {"DateStyle", "TimeZone", "client_encoding"}
+
+
 @pytest.mark.parametrize(
     ("pool", "how"),
     [(pool, how) for pool in ("prefork", "threads", "gevent", "solo") for how in ("cancelled", "exit")]
