@@ -70,6 +70,7 @@ test-all: .venv/dev.stamp .venv-django6/dev.stamp ## run everything on every ser
 	@$(MAKE) --no-print-directory check test test-slow test-without-ojs
 	@INTERLEAVINGS=wide $(BIN)/pytest $(ALL_TESTS) --timeout 1800 $(PYTEST_OPTIONS) tests/interleavings
 	@MODEL_EXAMPLES=2000 $(BIN)/pytest tests/model -k seed_of_the_day
+	@FLOWS_FRESH_WORKERS=20 $(BIN)/pytest -m slow --timeout 600 tests/flows/test_direct.py -k fresh_worker
 	@$(BIN)/python -m project.reachable "$(SERVICES_DATABASE_URL)" "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"
 	@for broker in "$(SERVICES_RABBITMQ_URL)" "$(SERVICES_REDIS_URL)"; do \
 		DATABASE_URL="$(SERVICES_DATABASE_URL)" CELERY_BROKER_URL="$$broker" \
