@@ -347,6 +347,16 @@ def leave_its_connection(self: Task, how: str) -> None:
 
 
 @app.task(bind=True)
+def go_on_until_killed(self: Task) -> None:
+    """Outlive all but the end of the process."""
+    note("run", self)
+    while True:
+        with suppress(BaseException):
+            time.sleep(0.01)
+            note("alive", self)
+
+
+@app.task(bind=True)
 def return_its_settings(self: Task) -> list[str]:
     """Return the names of the settings that its session has."""
     note("run", self)

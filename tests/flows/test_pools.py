@@ -164,6 +164,15 @@ def test_the_time_limits_of_a_call_go_before_those_of_the_worker(processes: Proc
     assert errors == [["SoftTimeLimitExceeded"], ["TimeLimitExceeded"]]
 
 
+def test_an_attempt_that_outstays_its_time_limit_is_over_when_its_process_is_gone(processes: Processes) -> None:
+    start(processes, "-c", "1", env=FALLBACK)
+    call = send(sample_tasks.go_on_until_killed.s().set(time_limit=1), retry={"max_attempts": 1})
+    behind = send(sample_tasks.echo, "next")
+    assert [error["type"] for error in ended(call).errors] == ["TimeLimitExceeded"]
+    assert all_at_once([behind])
+    assert processes.last_noted(call.id, "alive") < min(ended(call).finished_at, ended(behind).started_at)
+
+
 def test_a_greenlet_that_outstays_its_time_limit_is_ended(processes: Processes) -> None:
     start(processes, "-P", "gevent", "--time-limit", "1", env=FALLBACK)
     call, behind = send(sample_tasks.nap, 60, retry={"max_attempts": 1}), send(sample_tasks.echo, "next")
