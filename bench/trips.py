@@ -20,7 +20,7 @@ from typing import Any, Final
 import uuid_utils.compat as uuid7
 from django.db import connection, connections, transaction
 
-from bench import database, fixtures
+from bench import database, fixtures, running
 from bench.figures import Bench, Figure, ensure, in_turns
 from bench.models import PlainRow
 from bench.running import STATISTICS_S
@@ -32,6 +32,7 @@ from dispatcher.lifecycle.take import Notes, Start, Taken, Taker, take
 from dispatcher.models import CallQueue, Process, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import Delivery
+from project.processes import Stack
 from project.services import snapshot
 
 TRIPS: Final = 60
@@ -283,8 +284,13 @@ def take_until(worker: "Worker", at: float) -> int:
 
 
 def _send(name: str, bench: Bench) -> Iterator[Figure]:
-    """Measure sends to a direct queue against creates in a table of 6 columns, each pair alternately."""
-    _make(Scene(name="", bound=0), 1)
+    """Measure sends beside a worker that waits for calls, against creates in a table of 6 columns, alternately."""
+    with Stack(bench.run_dir) as stack, running.worker(stack):
+        _make(Scene(name="", bound=0), 1)
+        yield from _sends(name, bench)
+
+
+def _sends(name: str, bench: Bench) -> Iterator[Figure]:
     backend, times = Backend(), bench.effort.calls(TRIPS)
     row: dict[str, Any] = {"task": nothing.name, "args": [], "kwargs": KWARGS, "queue": fixtures.QUEUE}
     rows = PlainRow._default_manager  # noqa: SLF001 -- a model in general has no other name for it
