@@ -6,12 +6,14 @@ from datetime import timedelta
 from itertools import pairwise
 from socket import SHUT_RDWR, socket
 from time import monotonic
+from typing import Any
 
 import pytest
 from django.db import connection
 
 from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
+from dispatcher.engine import direct
 from dispatcher.lifecycle import claim
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.take import Taker, take
@@ -21,8 +23,8 @@ from dispatcher.request import Changes
 from dispatcher.states import State
 from dispatcher.worker.call import End
 from tests.builders import HERE, committed, key, seen, states
-from tests.faults import locked
-from tests.races.lockstep import eventually, gated, holding
+from tests.faults import dying, locked
+from tests.races.lockstep import DEADLINE, actors, eventually, gated, holding
 from tests.steps.feeding import send
 from tests.steps.loops import Process, process
 
@@ -39,6 +41,37 @@ def test_a_process_that_nothing_starts_for_is_marked_as_idle_and_woken_by_a_send
         call = CallQueue.objects.send("noop", queue="mail")
         assert worker.begun() == call.id
         assert not is_idle()
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_process_looks_twice_after_its_mark_for_what_woke_none(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sender had looked for marks before; the wake-ups of a trip come before its commit."""
+    monkeypatch.setattr("dispatcher.worker.trips._LOOK_S", DEADLINE * 2)
+    sent: list[CallQueue] = []
+    left = [looks]
+
+    def step_then_send(*args: Any, **marks: Any) -> Any:
+        taken = step(*args, **marks)
+        if marks["may_rest"] and (marks["is_marked"] or is_idle()) and left:
+            if left[0]:
+                left[0] -= 1
+            else:
+                left.clear()
+                sent.append(sender.do(send_and_die))
+        return taken
+
+    step = direct.step
+    call = CallQueue.objects.send("noop", queue="mail")
+    with actors(1) as (sender,), process() as worker:
+        assert worker.begun() == call.id
+        monkeypatch.setattr(direct, "step", step_then_send)
+        worker.end()
+        assert worker.begun() == sent[0].id
+
+
+def send_and_die() -> CallQueue:
+    with dying():
+        return CallQueue.objects.send("noop", queue="mail")
 
 
 def test_a_process_whose_trip_has_parked_one_lane_after_the_other_is_marked_as_idle() -> None:
