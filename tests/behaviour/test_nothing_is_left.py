@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from dispatcher.models import CallQueue
+from dispatcher.models import CallQueue, Note, RateLimitKey
 from dispatcher.states import TERMINAL, State
 from tests import faults
 from tests.drive import Drive, Run
@@ -76,6 +76,22 @@ def test_room_is_found_by_another_queue_whose_lane_was_locked_when_it_came(drive
         drive.end(run)
     other.forward(1)
     assert [run.call for run in other.take()] == [waiting.id]
+
+
+@pytest.mark.deliveries("direct")
+def test_room_is_found_that_came_while_who_had_read_the_note_of_its_key_kept_that_locked(drive: Drive) -> None:
+    drive.key(concurrency=1)
+    _, second = drive.send_many(2, "api")
+    (run,) = drive.take()
+    assert drive.take() == []
+    Note.objects.create(at=drive.clock.now, key_id=RateLimitKey.objects.get(name="api").id, is_forced=False)
+    with actors(1) as (other,):
+        other.open()
+        assert other.do(drive.another().take) == []
+        drive.end(run)
+        other.commit()
+    drive.clock.forward(1)
+    assert [run.call for run in drive.take()] == [second.id]
 
 
 def test_room_that_a_worker_leaves_that_dies_with_the_commit_of_its_end_is_found(drive: Drive) -> None:
