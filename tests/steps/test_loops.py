@@ -1,12 +1,14 @@
 """The trips of a worker's processes: what they leave when nothing starts, and who gets what they start."""
 
 import os
+from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from socket import SHUT_RDWR, socket
 from time import monotonic
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connection
@@ -14,7 +16,7 @@ from django.db import connection
 from dispatcher import api, ending, sql
 from dispatcher.ending import Ending
 from dispatcher.engine import direct
-from dispatcher.lifecycle import claim
+from dispatcher.lifecycle import claim, wake
 from dispatcher.lifecycle.claim import Refused
 from dispatcher.lifecycle.take import Taker, take
 from dispatcher.models import CallQueue, LaneSite, Start
@@ -22,6 +24,7 @@ from dispatcher.models import Process as Mark
 from dispatcher.request import Changes
 from dispatcher.states import State
 from dispatcher.worker.call import End
+from tests import db_admin
 from tests.builders import HERE, committed, key, seen, states
 from tests.faults import dying, locked
 from tests.races.lockstep import DEADLINE, actors, eventually, gated, holding
@@ -46,7 +49,7 @@ def test_a_process_that_nothing_starts_for_is_marked_as_idle_and_woken_by_a_send
 @pytest.mark.parametrize("looks", [0, 1])
 def test_a_process_looks_twice_after_its_mark_for_what_woke_none(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sender had looked for marks before; the wake-ups of a trip come before its commit."""
-    monkeypatch.setattr("dispatcher.worker.trips._LOOK_S", DEADLINE * 2)
+    look_no_more(monkeypatch)
     sent: list[CallQueue] = []
     left = [looks]
 
@@ -67,6 +70,36 @@ def test_a_process_looks_twice_after_its_mark_for_what_woke_none(looks: int, mon
         monkeypatch.setattr(direct, "step", step_then_send)
         worker.end()
         assert worker.begun() == sent[0].id
+
+
+def test_a_process_that_was_woken_as_it_started_a_call_wakes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sender may have meant a call that came when the trip had looked."""
+    look_no_more(monkeypatch)
+    looks = Counter[UUID]()
+    sent: list[CallQueue] = []
+
+    def step_then_wake(taker: Taker, *args: Any, **marks: Any) -> Any:
+        taken = step(taker, *args, **marks)
+        assert taker.process is not None
+        looks[taker.process] += not taken.starts
+        if taken.starts and not sent:
+            sent.append(sender.do(send_and_die))
+            with db_admin.connect() as admin:
+                admin.execute("SELECT pg_notify(%s, '')", [wake.channel(taker.process)])
+        return taken
+
+    step = direct.step
+    monkeypatch.setattr(direct, "step", step_then_wake)
+    with actors(1) as (sender,), process(), process():
+        eventually(lambda: sorted(looks.values()) == [3, 3])
+        call = CallQueue.objects.send("noop", queue="mail")
+        eventually(lambda: sent and states([call, *sent]) == [State.ACTIVE] * 2)
+
+
+def look_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let processes look again only soon after their mark, and when they are woken."""
+    for module in ("session", "trips"):
+        monkeypatch.setattr(f"dispatcher.worker.{module}.LOOK_S", DEADLINE * 2)
 
 
 def send_and_die() -> CallQueue:
