@@ -133,6 +133,8 @@ class Session:
 
         is_marked: whether the process was marked as idle before it.
         """
+        if not self.may_rest:
+            return LOOK_S
         self._looks = self._looks + 1 if is_marked else 0
         return _LOOKS_S[self._looks] if self._looks < len(_LOOKS_S) else LOOK_S
 

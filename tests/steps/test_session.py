@@ -5,9 +5,10 @@ from uuid import uuid4
 
 import pytest
 from django.db import OperationalError, connection
+from pytest_django import Settings
 
 from dispatcher import sql
-from dispatcher.worker.session import Session
+from dispatcher.worker.session import LOOK_S, Session
 from tests.builders import HERE
 from tests.races.lockstep import concurrent
 
@@ -60,6 +61,15 @@ def test_a_process_ends_the_session_that_a_cut_network_has_left_it_on_the_server
     finally:
         session.close()
         left.close()
+
+
+@pytest.mark.pooler
+def test_a_process_that_senders_can_not_wake_rests_between_its_looks(settings: Settings) -> None:
+    settings.DISPATCHER = {**settings.DISPATCHER, "prepared_statements": False}
+    session = Session(HERE.id)
+    session.open([])
+    assert (session.may_rest, session.look_s(is_marked=False)) == (False, LOOK_S)
+    session.close()
 
 
 def test_an_interrupt_ends_one_pause_of_a_process_without_a_database() -> None:
