@@ -5,6 +5,7 @@ of a queue have processes, the ends of these let the next ones go, and it sleeps
 """
 
 import logging
+import os
 from collections.abc import Sequence
 from threading import Thread
 from time import monotonic
@@ -36,6 +37,8 @@ class Publisher:
         self._notes = Notes()
         self._is_over = False
         self._thread: Thread | None = None
+        # The pool's processes would hold its lock, and it would count as alive, as long as one of them runs a call.
+        os.register_at_fork(after_in_child=self._session.leave_to_parent)
 
     def serve(self, queues: Sequence[str]) -> None:
         """Serve these queues from now on."""

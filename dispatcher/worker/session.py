@@ -1,6 +1,7 @@
 """The connection of a process's trips: apart from those of its tasks, and the one on which the process is notified."""
 
 import logging
+import os
 import select
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -75,6 +76,11 @@ class Session:
         """Close after a failure."""
         with self.used():
             sql.discard_connection()
+
+    def leave_to_parent(self) -> None:
+        """Close the copy of the connection that a fork has made: else the session would outlive a parent that dies."""
+        if (connection := self._wrapper.connection) is not None and not connection.closed:
+            os.close(connection.fileno())
 
     def close(self) -> None:
         """Close in order: the process takes no calls any more."""

@@ -16,6 +16,10 @@ from tests.flows.one_slot import ended, send, start
 from tests.flows.processes import Processes
 from tests.races.lockstep import concurrent, eventually
 
+SESSIONS = """
+    SELECT count(*) FROM pg_locks JOIN pg_database AS place ON place.oid = database
+     WHERE locktype = 'advisory' AND granted AND datname = %s
+"""
 CUT = """
     SELECT count(pg_terminate_backend(pid)) FROM pg_locks JOIN pg_database AS place ON place.oid = database
      WHERE locktype = 'advisory' AND granted AND datname = %s
@@ -78,3 +82,15 @@ def test_a_publisher_whose_connection_was_cut_makes_another_one(processes: Proce
     idle(worker)
     assert db_admin.monitor().execute(CUT, [connection.settings_dict["NAME"]]).fetchone() == (1,)
     assert has_run_once(send(sample_tasks.echo, "hello"))
+
+
+def test_a_publisher_whose_main_process_was_killed_is_over_though_a_child_goes_on(processes: Processes) -> None:
+    worker = start(processes, "-P", "prefork", "-c", "1", "--max-tasks-per-child", "1")
+    idle(worker)
+    # The process that runs the next one was forked after the publisher had connected.
+    assert has_run_once(send(sample_tasks.echo, "hello"))
+    call = send(sample_tasks.outlive_its_main_process, 20)
+    eventually(lambda: not processes.stack.children["worker"].is_running())
+    name = connection.settings_dict["NAME"]
+    eventually(lambda: db_admin.monitor().execute(SESSIONS, [name]).fetchone() == (0,))
+    assert processes.noted(call.id, "end") == 0, "the child has ended, too"
