@@ -34,6 +34,8 @@ class Publisher:
         """Serve no queue yet."""
         self._session = Session(worker)
         self._queues: list[str] = []
+        self._marked: list[str] = []
+        """Those that its mark names."""
         self._notes = Notes()
         self._is_over = False
         self._thread: Thread | None = None
@@ -42,7 +44,9 @@ class Publisher:
 
     def serve(self, queues: Sequence[str]) -> None:
         """Serve these queues from now on."""
-        self._queues = [*queues]
+        if queues != self._queues:
+            self._queues = [*queues]
+            self._session.interrupt()
         if queues and self._thread is None and not self._is_over:
             self._thread = Thread(target=self._run, name="dispatcher-publisher", daemon=True)
             self._thread.start()
@@ -87,7 +91,7 @@ class Publisher:
         if not session.is_open:
             session.open(queues)
         is_woken = session.take_woken()
-        is_marked = session.is_marked and not is_woken
+        is_marked = session.is_marked and not is_woken and queues == self._marked
         if not (is_marked or is_woken):
             # The row that the trip may mark: it was deleted if the worker counted as lost.
             wake.serve(session.process, session.worker, queues)
@@ -99,6 +103,7 @@ class Publisher:
             session.sleep_for(_GATHER_S)
             return
         session.is_marked = session.may_rest and (is_marked or not taken.has_more)
+        self._marked = queues
         wait_s = session.look_s(is_marked=is_marked)
         if taken.again_at is not None:
             wait_s = min(wait_s, (taken.again_at - taken.at).total_seconds())

@@ -14,6 +14,8 @@ from tests import db_admin
 from tests.flows import sample_tasks
 from tests.flows.one_slot import ended, send, start
 from tests.flows.processes import Processes
+from tests.flows.sample_tasks import app
+from tests.flows.settings import ELSEWHERE, QUEUE
 from tests.races.lockstep import concurrent, eventually
 
 SESSIONS = """
@@ -94,3 +96,12 @@ def test_a_publisher_whose_main_process_was_killed_is_over_though_a_child_goes_o
     name = connection.settings_dict["NAME"]
     eventually(lambda: db_admin.monitor().execute(SESSIONS, [name]).fetchone() == (0,))
     assert processes.noted(call.id, "end") == 0, "the child has ended, too"
+
+
+def test_an_idle_publisher_is_known_by_the_queues_that_its_worker_has_by_now(processes: Processes) -> None:
+    worker = start(processes)
+    idle(worker)
+    marked = Process.objects.filter(worker_id=worker.id, idle_at__isnull=False)
+    for change, queues in ((app.control.add_consumer, [QUEUE, ELSEWHERE]), (app.control.cancel_consumer, [QUEUE])):
+        change(ELSEWHERE, destination=[worker.name])
+        eventually(lambda queues=queues: [sorted(each.queues) for each in marked.all()] == [sorted(queues)])
