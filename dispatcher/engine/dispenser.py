@@ -6,7 +6,7 @@ from time import sleep
 
 from dispatcher import sql
 from dispatcher.conf import conf, is_eager
-from dispatcher.lifecycle import oversized, publish, take
+from dispatcher.lifecycle import oversized, publish, take, wake
 from dispatcher.lifecycle.take import Taken, Taker
 from dispatcher.states import State
 
@@ -71,17 +71,22 @@ def dispense_briefly(*, queues: Collection[str] = ()) -> int:
     return dispense(queues=queues, most=BRIEF, trips=_BRIEF_TRIPS)
 
 
-def serve(taken: Taken, *, comes_again: bool = True) -> None:
+def serve(taken: Taken, *, own: Collection[str] = (), comes_again: bool = True) -> None:
     """Publish what a trip has dispatched, and dispense the queues that it has found ready.
 
     Of a queue of which it has dispatched calls, the ends of these let the others go. comes_again: whether the taker
-    makes its next trip at `again_at`; otherwise one is made for it.
+    makes its next trip at `again_at`; otherwise a publisher of its own queues does, or where none lives, this process.
     """
     publish.publish(taken.dispatched)
     queues = {*taken.publish}.difference(call.queue for call in taken.dispatched)
     is_left = taken.again_at is not None and not (comes_again or (taken.dispatched and taken.has_more))
+    if is_left and own:
+        is_left = any(woken.is_published for woken in wake.ask(queues=own).rows())
+    if is_left and taken.again_at is not None:
+        # What was locked is noted for then.
+        sleep(max(0.0, (taken.again_at - taken.at).total_seconds()))
     if queues or is_left:
-        dispense_briefly(queues=queues)
+        dispense_briefly(queues=queues.union(own if is_left else ()))
 
 
 def serve_limited() -> None:

@@ -42,7 +42,7 @@ def record(ends: Sequence[Ended], *, queue: str | None = None, patience: timedel
         try:
             taken = take.take(taker, left, room=dispenser.PUBLISH, publish=dispenser.PUBLISH)
             recorded.update(taken.ended)
-            sql.after_commit(partial(dispenser.serve, taken, comes_again=False))
+            sql.after_commit(partial(dispenser.serve, taken, own=taker.queues, comes_again=False))
             left = [each for each in left if each.call_id in set(taken.locked)]
         except OperationalError as fault:
             if not sql.is_locked(fault) or until is None or sql.in_transaction():

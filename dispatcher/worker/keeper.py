@@ -122,6 +122,7 @@ class Keeper:
             self.wake()
             if self._thread is not None:
                 self._thread.join(max(0.0, until - monotonic()))
+            self.publisher.join()
 
     def wait(self, until: float) -> None:
         """Wait until all loops have left, or until a monotonic time."""

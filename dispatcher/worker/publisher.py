@@ -97,6 +97,8 @@ class Publisher:
             wake.serve(session.process, session.worker, queues)
         taker = Taker(process=session.process, queues=queues, becomes=State.DISPATCHED, notes=self._notes)
         taken = take.take(taker, room=batch, publish=batch, is_marked=is_marked, may_rest=session.may_rest)
+        if others := set(taken.publish).difference(queues):
+            wake.ask(queues=others)
         if taken.dispatched:
             session.note_start()
             publish.publish(taken.dispatched)

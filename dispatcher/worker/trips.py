@@ -224,6 +224,7 @@ class Trips:
         """Have the turns of the queues that are direct now, and a connection."""
         queues = self._shared.queues
         if queues != self._weights:
+            self.session.unmark()  # so that the next mark names them
             self._turns.set_weights(queues)
             self._weights = queues
         if not self.session.is_open:

@@ -8,13 +8,16 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
-from dispatcher import lanes, sql
+from dispatcher import ending, lanes, sql
+from dispatcher.engine import ends
 from dispatcher.errors import ConfigurationError
 from dispatcher.lifecycle import heartbeat
+from dispatcher.lifecycle.finish import Ended
 from dispatcher.models import CallQueue, Note, Process, Queue
 from dispatcher.states import Delivery, State
 from tests import sessions
-from tests.builders import HERE, committed, seen
+from tests.builders import HERE, committed, go, key, seen, started, ticket_of, waiting
+from tests.faults import locked
 
 pytestmark = committed
 
@@ -98,3 +101,16 @@ def test_a_send_needs_no_publisher_where_every_process_of_its_workers_has_someth
     call = CallQueue.objects.send("noop", queue="mail")
     publisher.refresh_from_db()
     assert (seen(call).state, publisher.idle_at is None) == (State.AVAILABLE, False)
+
+
+def test_an_end_whose_key_stays_locked_leaves_the_next_call_to_a_publisher() -> None:
+    key("api", concurrency=1)
+    call = started("api")
+    assert go(waiting("api")) == []
+    publisher = Process.objects.create(id=uuid4(), worker_id=uuid4(), queues=[call.queue], idle_at=timezone.now())
+    sessions.begin(publisher.id)
+    ended = Ended(call_id=call.id, ticket=ticket_of(call), claim_id=call.claim, ending=ending.completed(None))
+    with locked("key", "api"):
+        assert ends.record([ended], queue=call.queue) == {call.id}
+    publisher.refresh_from_db()
+    assert publisher.idle_at is None
