@@ -97,11 +97,11 @@ class Publisher:
             wake.serve(session.process, session.worker, queues)
         taker = Taker(process=session.process, queues=queues, becomes=State.DISPATCHED, notes=self._notes)
         taken = take.take(taker, room=batch, publish=batch, is_marked=is_marked, may_rest=session.may_rest)
+        publish.publish(taken.dispatched)
         if others := set(taken.publish).difference(queues):
             wake.ask(queues=others)
         if taken.dispatched:
             session.note_start()
-            publish.publish(taken.dispatched)
             session.sleep_for(_GATHER_S)
             return
         session.is_marked = session.may_rest and (is_marked or not taken.has_more)
