@@ -84,6 +84,7 @@ class Keeper:
         if self._thread is None:
             self._thread = Thread(target=self._run, name="dispatcher-keeper", daemon=True)
             self._thread.start()
+            self.publisher.start()
             send = partial(self.shared.events.pass_on, lambda: self.consumer.event_dispatcher)
             Thread(target=send, name="dispatcher-events", daemon=True).start()
         self.wake()

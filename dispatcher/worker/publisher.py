@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 _GATHER_S: Final = 0.003
 """How long it waits after a trip that has dispatched calls: in a stream each trip takes several."""
+_REST_S: Final = 60.0
+"""How long it sleeps without queues; it is woken where it gets some."""
 _LAST_S: Final = 5.0
 """For how long its end is waited for at the most."""
 
@@ -38,18 +40,19 @@ class Publisher:
         """Those that its mark names."""
         self._notes = Notes()
         self._is_over = False
-        self._thread: Thread | None = None
+        self._thread = Thread(target=self._run, name="dispatcher-publisher", daemon=True)
         # The pool's processes would hold its lock, and it would count as alive, as long as one of them runs a call.
         os.register_at_fork(after_in_child=self._session.leave_to_parent)
 
+    def start(self) -> None:
+        """Start the thread; with gevent a greenlet beside the tasks, whose ends publish on the same connections."""
+        self._thread.start()
+
     def serve(self, queues: Sequence[str]) -> None:
-        """Serve these queues from now on."""
+        """Serve these queues from now on, in any thread."""
         if queues != self._queues:
             self._queues = [*queues]
             self._session.interrupt()
-        if queues and self._thread is None and not self._is_over:
-            self._thread = Thread(target=self._run, name="dispatcher-publisher", daemon=True)
-            self._thread.start()
 
     def close(self) -> None:
         """Serve no queue any more."""
@@ -58,8 +61,7 @@ class Publisher:
 
     def join(self) -> None:
         """Wait a bounded time until the thread has ended."""
-        if self._thread is not None:
-            self._thread.join(_LAST_S)
+        self._thread.join(_LAST_S)
 
     def _run(self) -> None:
         session = self._session
@@ -70,7 +72,7 @@ class Publisher:
                         self._step()
                 else:
                     session.close()
-                    session.sleep_for(LOOK_S)
+                    session.sleep_for(_REST_S)
             except sql.DATABASE_ERRORS as fault:
                 if not sql.is_locked(fault):
                     session.drop()
