@@ -14,10 +14,17 @@ from dispatcher.models import CallQueue, Queue, RateLimitKey
 from dispatcher.request import Call
 from dispatcher.states import State
 from tests.flows import sample_tasks
+from tests.flows.processes import Processes
 from tests.races.audit import audit
 from tests.races.lockstep import concurrent, eventually
 
 pytestmark = [concurrent, pytest.mark.usefixtures("sending")]
+
+
+@pytest.fixture(autouse=True)
+def _alone(processes: Processes) -> None:
+    """End workers of earlier flows: they look by themselves, and would take what the sender is to run."""
+    processes.kill_workers()
 
 
 @pytest.fixture(autouse=True, params=["direct", "broker"])
