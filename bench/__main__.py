@@ -25,7 +25,7 @@ from project.screen import console
 from project.services import Services, embedded, own_database
 
 RESULT = RUN / "bench.json"
-TABLE = ("direct", "processes", "idle", "broker", "trips")
+TABLE = ("direct", "processes", "idle", "broker")
 """The groups of the table, which are measured by default; the others by name."""
 GROUPS = {
     "direct": "direct",
